@@ -48,7 +48,7 @@ class AbortSignal:
             return _nothing
         key = object()
         self._callbacks[key] = callback
-        return lambda: self._callbacks.pop(key, None) and None
+        return lambda: _discard(self._callbacks.pop(key, None))
 
     def raise_if_aborted(self) -> None:
         """Raise :class:`AbortedError` when aborted."""
@@ -76,7 +76,7 @@ class AbortSignal:
         if self.aborted:
             await _cancel_and_wait(task)
             raise AbortedError(self.cause)
-        undo = self.on_abort(lambda _: task.cancel() and None)
+        undo = self.on_abort(lambda _: _discard(task.cancel()))
         try:
             return await task
         except asyncio.CancelledError:
@@ -119,7 +119,7 @@ def any_signal(*signals: AbortSignal | None) -> tuple[AbortSignal, Callable[[], 
     if len(present) == 1:
         return present[0], _nothing
     controller = AbortController()
-    undos = [signal.on_abort(lambda source: controller.abort(source.cause) and None) for signal in present]
+    undos = [signal.on_abort(lambda source: _discard(controller.abort(source.cause))) for signal in present]
 
     def undo() -> None:
         for step in undos:
@@ -140,10 +140,12 @@ def _report(error: Exception, callback: Callback) -> None:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         return
-    loop.call_exception_handler(
-        {"message": "abort callback failed", "exception": error, "callback": repr(callback)}
-    )
+    loop.call_exception_handler({"message": "abort callback failed", "exception": error, "callback": repr(callback)})
 
 
 def _nothing() -> None:
+    return None
+
+
+def _discard(_: object) -> None:
     return None
