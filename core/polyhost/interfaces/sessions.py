@@ -1,0 +1,206 @@
+"""Sessions: the append-only event log of one conversation, its store, and the doors to it.
+
+A session event exists once, as the LF-ended JSON line that was encoded when it was appended: memory, disk and every
+wire splice those bytes. :class:`SessionEvent` is a light view of such a line. Envelope and types: agent-core 2.1, 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from polyhost.interfaces.json_types import JsonObject, JsonValue
+from polyhost.kernel.errors import PolyhostError
+from polyhost.kernel.keys import EventKey, EventMode, ServiceKey
+
+if TYPE_CHECKING:
+    from polyhost.interfaces.agents import Agent
+    from polyhost.kernel.signals import AbortSignal
+
+SurfaceOp: TypeAlias = "str | JsonObject"
+"""``"append"`` or ``{op: "replace", start, end}``."""
+
+
+class SessionError(PolyhostError):
+    """A session could not be found, opened, written or changed; ``code`` says which."""
+
+    default_code = "SESSION_ERROR"
+
+
+class SessionEvent(Protocol):
+    """A view of one committed event."""
+
+    @property
+    def line(self) -> bytes:
+        """The event as one JSON object, ended by a line feed. Shared by everybody: the immutable snapshot."""
+        ...
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def time(self) -> int:
+        """Epoch milliseconds."""
+        ...
+
+    @property
+    def data(self) -> JsonObject:
+        """The payload, decoded afresh at each access and detached: yours to change."""
+        ...
+
+    @property
+    def envelope(self) -> JsonObject:
+        """The whole event, decoded afresh at each access."""
+        ...
+
+
+class SessionHeader(NamedTuple):
+    """Immutable facts of a session (agent-core 2.6). ``created_at`` in epoch milliseconds; ``cwd`` absolute."""
+
+    id: str
+    created_at: int
+    cwd: str | None = None
+    parent_session: str | None = None
+    seed_length: int | None = None
+    origin: str | None = None
+    delegation_depth: int | None = None
+    agent_preset: str | None = None
+
+
+Observer: TypeAlias = Callable[[SessionEvent], object]
+
+
+class Session(Protocol):
+    """A live log. All methods are synchronous and belong to the event loop's thread."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def header(self) -> SessionHeader: ...
+
+    def __len__(self) -> int:
+        """How many events the log holds; also the seq of the next one."""
+        ...
+
+    def append(
+        self,
+        type: str,
+        data: JsonValue,
+        *,
+        surface_op: SurfaceOp | None = None,
+        source_seqs: Sequence[int] | None = None,
+        ignorable: bool = False,
+    ) -> SessionEvent:
+        """Validate, commit and publish one event. Raises :class:`SessionError` and leaves the log as it was.
+
+        Not re-entrant: an observer that wants to append defers to the next loop tick.
+        """
+        ...
+
+    def lines(self, start: int = 0) -> Sequence[bytes]:
+        """The event lines from ``start`` on, as a snapshot that does not grow."""
+        ...
+
+    def events(self, start: int = 0) -> Iterable[SessionEvent]: ...
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Call ``observer(event)`` after each commit; its errors are contained. Returns the idempotent undo."""
+        ...
+
+    def messages(self) -> list[JsonObject]:
+        """Derived model history: a fresh list of the messages on the surface."""
+        ...
+
+    def request_header(self) -> JsonObject | None:
+        """The last ``request/header`` payload's header."""
+        ...
+
+    @property
+    def last_turn(self) -> int:
+        """Number of the last turn that was started, 0 when none."""
+        ...
+
+    @property
+    def turn_open(self) -> bool: ...
+
+
+class SessionStore(Protocol):
+    """Live sessions by id (agent-core 2.9)."""
+
+    def get(self, session_id: str) -> Session | None: ...
+
+    def list(self) -> Sequence[Session]: ...
+
+    async def flush(self, session: Session) -> bool:
+        """Wait until everything appended so far is durable; False when nothing takes part (no persistence)."""
+        ...
+
+
+class StoredSession(NamedTuple):
+    """One row of a listing: header facts, where the log is, and when it last changed (epoch milliseconds)."""
+
+    header: SessionHeader
+    path: str
+    modified: int
+    size: int
+    title: str | None = None
+
+
+class OpenedSession(NamedTuple):
+    """A session opened through the directory. ``close()`` gives it back; it is memoized and shared."""
+
+    agent: Agent
+    close: Callable[[], Awaitable[None]]
+    resumed: bool
+
+
+class SessionDirectory(Protocol):
+    """The one way to create, resume and own a session, live or stored."""
+
+    async def open(
+        self,
+        session_id: str | None = None,
+        *,
+        cwd: str | None = None,
+        model: str | None = None,
+        create: bool = True,
+        surface: str | None = None,
+        mode: str | None = None,
+        signal: AbortSignal | None = None,
+    ) -> OpenedSession:
+        """Open ``session_id``: the live one, else the stored one, else (when ``create``) a new one.
+
+        Concurrent opens of one id share one resume. Raises :class:`SessionError` with SESSION_NOT_FOUND,
+        SESSION_LOCKED (another process holds it; names pid and host), SESSION_CORRUPT, SESSION_UNSUPPORTED or
+        SESSION_BUSY (this process holds it for another owner).
+
+        :param cwd: absolute; needed for a new session, must agree with a stored one when given.
+        :param model: ``provider/model`` for this agent; None takes the session's last, else the host's default.
+        :param surface: id of the front end that owns the session and answers its approvals and questions.
+        :param mode: permission mode that a new session starts with; None takes the surface's default.
+        """
+        ...
+
+    async def stored(self, *, limit: int | None = None) -> Sequence[StoredSession]:
+        """Stored sessions, most recently changed first. Unreadable ones are left out and logged."""
+        ...
+
+    async def read(self, session_id: str) -> tuple[StoredSession, Sequence[bytes]]:
+        """A stored session's event lines, repaired in memory; works while another process holds it."""
+        ...
+
+
+SESSIONS = ServiceKey[SessionStore]("sessions")
+SESSION_DIRECTORY = ServiceKey[SessionDirectory]("session-directory")
+
+SESSION_CREATED = EventKey[[Session]]("session/created", contained=False)
+"""A raising listener vetoes the creation."""
+SESSION_EVENT = EventKey[[Session, SessionEvent]]("session/event")
+SESSION_FLUSH = EventKey[[Session]]("session/flush", EventMode.PARALLEL)
+SESSION_DISPOSED = EventKey[[Session]]("session/disposed")
+SESSION_HEALTH = EventKey[[Session, str | None]]("session/health")
+"""The reason why a session's log cannot be written at the moment, or None when it can again."""
