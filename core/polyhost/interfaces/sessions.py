@@ -135,6 +135,13 @@ class SessionStore(Protocol):
 
     def list(self) -> Sequence[Session]: ...
 
+    async def written(self, session: Session) -> None:
+        """Wait until everything appended so far reached the operating system: it survives the death of this process.
+
+        Front ends await this before they answer a prompt. Raises :class:`SessionError` when the log cannot be written.
+        """
+        ...
+
     async def flush(self, session: Session) -> bool:
         """Wait until everything appended so far is durable; False when nothing takes part (no persistence)."""
         ...
