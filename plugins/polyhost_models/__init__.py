@@ -1,1 +1,1 @@
-"""To be written."""
+"""The shipped model providers: an offline demo model and OpenAI-compatible HTTP endpoints."""

@@ -1,0 +1,55 @@
+"""Plugin ``models``: mounts one adapter per provider and declares the ``models`` and ``auth`` commands.
+
+What a provider speaks on the wire is in ``adapter`` and below; this module only connects configuration to mounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from polyhost import Context, PluginInfo, hookimpl
+from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER
+from polyhost.kernel.plugins import CommandSpec
+
+if TYPE_CHECKING:
+    from polyhost_models.config import ModelsConfig
+
+
+@hookimpl
+def polyhost_plugin() -> PluginInfo:
+    return PluginInfo(
+        name="models",
+        api_version=1,
+        summary="Model providers: the offline demo, DeepSeek, and any OpenAI-compatible endpoint",
+        requires=(CREDENTIALS, HOST),
+        config="polyhost_models.config:ModelsConfig",
+    )
+
+
+@hookimpl
+def polyhost_cli() -> tuple[CommandSpec, ...]:
+    return (
+        CommandSpec(
+            "models", "List and test the models of the configured providers", "polyhost_models.commands:models"
+        ),
+        CommandSpec("auth", "Store or remove the API key of a provider", "polyhost_models.commands:auth"),
+    )
+
+
+@hookimpl
+async def polyhost_start(ctx: Context, config: ModelsConfig | None) -> AsyncIterator[None]:
+    from polyhost_models.demo import DemoAdapter
+    from polyhost_models.providers import configured_providers
+
+    ctx.mount(MODEL_ADAPTER, "demo", DemoAdapter())
+    adapters = []
+    for provider in configured_providers(config):
+        from polyhost_models.adapter import OpenAIAdapter
+
+        adapter = OpenAIAdapter(provider, ctx.require(CREDENTIALS), version=ctx.require(HOST).version)
+        adapters.append(adapter)
+        ctx.mount(MODEL_ADAPTER, provider.id, adapter)
+    yield
+    for adapter in adapters:
+        await adapter.aclose()
