@@ -7,6 +7,7 @@ withdrawn through their signal.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from polyhost.interfaces.json_types import JsonObject, JsonValue
@@ -15,12 +16,15 @@ from polyhost.kernel.keys import EventKey, EventMode, MountKind, ServiceKey
 
 if TYPE_CHECKING:
     from polyhost.interfaces.agents import Agent
+    from polyhost.interfaces.sessions import Session
     from polyhost.kernel.signals import AbortSignal
 
 PermissionMode: TypeAlias = Literal["read-only", "ask", "workspace", "full"]
 PERMISSION_MODES: tuple[PermissionMode, ...] = ("read-only", "ask", "workspace", "full")
 
 ApprovalOutcome: TypeAlias = Literal["allowed-once", "rejected", "cancelled", "unavailable"]
+ApprovalPolicy: TypeAlias = Literal["ask", "never"]
+"""``never`` rejects every approval without asking anybody."""
 
 
 class QuestionError(PolyhostError):
@@ -58,10 +62,24 @@ class QuestionRequest(NamedTuple):
 
 
 class Surface(Protocol):
-    """A front end that can ask a person. Either method returns None to leave the request to others."""
+    """A front end that can ask a person. Either method returns None to leave the request to others.
+
+    A request is withdrawn through its ``signal``: whatever is returned after that is discarded. A surface that serves
+    a session only from some moment on calls :meth:`Interactions.reoffer` to be asked what is still open.
+    """
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def default_mode(self) -> PermissionMode | None:
+        """Mode of sessions that this surface owns and whose log says nothing; None takes the host's default."""
+        ...
+
+    @property
+    def trusts_shell(self) -> bool:
+        """Whether, in ``workspace`` mode, sessions that this surface owns run commands without asking."""
+        ...
 
     def serves(self, session_id: str) -> bool:
         """Whether this surface owns, or is attached to, the session."""
@@ -92,12 +110,40 @@ class Interactions(Protocol):
         """Validated answers. Raises :class:`QuestionError`."""
         ...
 
+    def adopt(
+        self, session: Session, *, surface: str | None = None, mode: PermissionMode | None = None, pin: bool = True
+    ) -> Callable[[], None]:
+        """Note which front end owns a session that is being opened; returns the undo.
+
+        With ``pin``, also log the permission facts that the log lacks: those of ``mode``, else of the front end's
+        default, else of the host's. Facts that are there already stay.
+        """
+        ...
+
     def mode(self, agent: Agent) -> PermissionMode:
-        """The session's permission mode, folded from its log, else the default."""
+        """The session's permission mode, folded from its log, else the front end's default, else the host's."""
         ...
 
     def set_mode(self, agent: Agent, mode: PermissionMode) -> None:
         """Log the new mode and tell the model at its next step; a no-op when nothing changes."""
+        ...
+
+    def preset(self, agent: Agent) -> str:
+        """Name of the logged knobs' combination (agent-core 2.15), ``custom`` when no preset matches them."""
+        ...
+
+    def policy(self, agent: Agent) -> ApprovalPolicy: ...
+
+    def set_policy(self, agent: Agent, policy: ApprovalPolicy) -> None:
+        """Log the new policy and tell the model at its next step; a no-op when nothing changes."""
+        ...
+
+    def pending(self, session_id: str) -> Sequence[ApprovalRequest | QuestionRequest]:
+        """What waits for a person in this session, oldest first."""
+        ...
+
+    def reoffer(self, session_id: str) -> None:
+        """Offer what is pending to surfaces that serve the session by now and have not been asked."""
         ...
 
 

@@ -62,6 +62,7 @@ class Tool:
     :param timeout_ms: the body's own time budget (positive, finite), or None for no budget.
     :param concurrency_safe: ``arguments -> True`` lets the call overlap its neighbours in one step.
     :param finalize: last transform of the content blocks; None keeps them.
+    :param spill: False keeps even a very large result whole in the conversation.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class Tool:
         "name",
         "output",
         "parameters",
+        "spill",
         "timeout_ms",
         "writes",
     )
@@ -90,6 +92,7 @@ class Tool:
         timeout_ms: float | None = None,
         concurrency_safe: Callable[[JsonObject], bool] | None = None,
         finalize: Callable[[list[JsonObject]], list[JsonObject] | None] | None = None,
+        spill: bool = True,
     ) -> None:
         self.name = name
         self.description = description
@@ -101,12 +104,14 @@ class Tool:
         self.timeout_ms = timeout_ms
         self.concurrency_safe = concurrency_safe
         self.finalize = finalize
+        self.spill = spill
 
 
 class ToolCall:
     """One execution, as its body and every pipeline stage see it.
 
     :param arguments: a detached copy of what the model sent (an object, or the raw text when that was not JSON).
+        The pipeline renews it before each stage, so that no listener changes what a person approved.
     :param cwd: absolute working directory of the session, or None for a call without an agent.
     """
 
@@ -183,7 +188,7 @@ Decision: TypeAlias = Allow | Deny | Ask
 
 
 class Accept(NamedTuple):
-    """Keep the result, replacing ``content`` or ``value`` (never both) and adding contexts."""
+    """Keep the result, replacing ``content`` or ``value`` (never both; None keeps what is there), adding contexts."""
 
     content: list[JsonObject] | None = None
     value: JsonValue = None
@@ -201,6 +206,27 @@ ToolGuard: TypeAlias = Callable[[ToolCall], "Deny | None"]
 """The last word before a body runs: it can only deny, and no later listener can undo it."""
 
 
+class ToolExecution(Protocol):
+    """One call on its way through the pipeline, in the three phases that a scheduler puts in order.
+
+    Each phase is awaited once, in this order, whatever became of the one before; none raises for tool, policy or
+    argument failures. Phases of several calls may interleave, but a scheduler that promises model order never
+    overlaps two :meth:`prepare` or two :meth:`finish`.
+    """
+
+    async def prepare(self) -> None:
+        """Policy: snapshot the arguments, ask listeners and people, apply guards."""
+        ...
+
+    async def run(self) -> None:
+        """The body with its wrappers, then output validation and rendering. Nothing when the call is settled already."""
+        ...
+
+    async def finish(self) -> ToolResult:
+        """Review by post-execute listeners, final transforms, and publication to ``tools/result``."""
+        ...
+
+
 class ToolRuntime(Protocol):
     """Registration view and the execution pipeline."""
 
@@ -216,8 +242,16 @@ class ToolRuntime(Protocol):
         """Mask inherited tools of one agent; restrictions intersect. Returns the undo."""
         ...
 
+    def is_parallel(self, call: ToolCall) -> bool:
+        """Whether the call may overlap its neighbours: its tool says exactly True for these arguments."""
+        ...
+
+    def begin(self, call: ToolCall) -> ToolExecution:
+        """Put a call on its way. Starts nothing by itself."""
+        ...
+
     async def execute(self, call: ToolCall) -> ToolResult:
-        """Run the whole pipeline for one call. Never raises for tool, policy or argument failures."""
+        """Run all phases of one call, one after the other."""
         ...
 
 
