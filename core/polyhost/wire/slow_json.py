@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from json.decoder import scanstring
 from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
@@ -21,8 +20,6 @@ _INFINITY = float("inf")
 _INT64_DIGITS = 20  # with the sign, of 2**64 or -2**63
 _END = object()
 _SPACE = re.compile(r"[ \t\n\r]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_LITERALS = {"true": True, "false": False, "null": None}
 
 
 def encode(value: object) -> bytes:
@@ -94,12 +91,12 @@ def decode(text: str) -> Any:
     try:
         return _STDLIB.decode(text)
     except RecursionError:
-        reason = ""
+        failure = None
     except json.JSONDecodeError as error:
-        reason = f"{error.msg}: char {error.pos}"
-    if reason:  # raised out here, because the caught error holds the whole document
-        raise JsonDecodeError(reason)
-    return _decode_deep(text)
+        failure = _malformed(error.msg, error.pos)
+    if failure is None:
+        return _decode_deep(text)
+    raise failure  # out here, because the caught error holds the whole document
 
 
 def _decode_deep(text: str) -> Any:
@@ -137,39 +134,28 @@ def _decode_deep(text: str) -> Any:
 def _begin_value(text: str, pos: int) -> tuple[Any, int]:
     """The scalar at ``pos``, or a new empty container for the bracket there; and where the next token stands."""
     char = text[pos : pos + 1]
-    if char == '"':
-        return _read_string(text, pos)
-    if char == "{":
-        return {}, _skip_space(text, pos + 1)
-    if char == "[":
-        return [], _skip_space(text, pos + 1)
-    for literal, value in _LITERALS.items():
-        if text.startswith(literal, pos):
-            return value, _skip_space(text, pos + len(literal))
-    number = _NUMBER.match(text, pos)
-    if number is None:
-        raise _malformed("value expected", pos)
-    fractional = number[1] or number[2]
-    return (_float if fractional else _int)(number[0]), _skip_space(text, number.end())
+    if char == "{" or char == "[":
+        return {} if char == "{" else [], _skip_space(text, pos + 1)
+    return _read_scalar(text, pos)
 
 
 def _read_key(text: str, pos: int) -> tuple[str, int]:
     if not text.startswith('"', pos):
         raise _malformed("string as key expected", pos)
-    key, pos = _read_string(text, pos)
+    key, pos = _read_scalar(text, pos)
     if not text.startswith(":", pos):
         raise _malformed("colon expected", pos)
     return key, _skip_space(text, pos + 1)
 
 
-def _read_string(text: str, pos: int) -> tuple[str, int]:
+def _read_scalar(text: str, pos: int) -> tuple[Any, int]:
     try:
-        string, end = scanstring(text, pos + 1, True)
-    except json.JSONDecodeError:
-        string, end = "", -1
-    if end < 0:
-        raise _malformed("bad string", pos)
-    return string, _skip_space(text, end)
+        value, end = _STDLIB.raw_decode(text, pos)
+    except json.JSONDecodeError as error:
+        reason = error.msg
+    else:
+        return value, _skip_space(text, end)
+    raise _malformed(reason, pos)
 
 
 def _skip_space(text: str, pos: int) -> int:
