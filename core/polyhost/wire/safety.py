@@ -9,6 +9,7 @@ types are entered.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from polyhost.wire.dialects import MAX_DEPTH, MAX_NODES
@@ -53,7 +54,7 @@ def inspect(value: object, *, root: str = "value") -> bool:
                 if not -_INFINITY < item < _INFINITY:
                     _refuse(root, parents, item, "not a finite number")
                 if item.is_integer():
-                    if item == 0 and str(item)[0] == "-":
+                    if item == 0 and str(item) == "-0.0":
                         _refuse(root, parents, item, "negative zero, which JSON does not keep")
                     integral_floats = True
             elif kind is dict or kind is list or kind is tuple:
@@ -86,7 +87,7 @@ def path_of(root: str, parents: list[Any], item: object) -> str:
     Steps are found by identity, so that walks need not record keys. The first place of a shared object is as true
     as any other.
     """
-    steps = [_step(parent, child) for parent, child in zip(parents, [*parents[1:], item], strict=True)]
+    steps = [_step(parent, child) for parent, child in pairwise([*parents, item])]
     if len(steps) > _PATH_STEPS:
         steps[_PATH_STEPS // 2 : -_PATH_STEPS // 2] = ["…"]
     return root + "".join(steps)

@@ -76,9 +76,10 @@ def _scalar(item: object, parents: list[Any]) -> str:
     if isinstance(item, int) and -(2**63) <= item < 2**64:
         return int.__repr__(item)
     if isinstance(item, float):
-        if item.is_integer() and 0 < abs(item) <= MAX_SAFE_INTEGER:
-            return str(int(item))
-        return float.__repr__(item) if abs(item) < _INFINITY else "null"
+        text = float.__repr__(item)
+        if text.endswith(".0") and abs(item) <= MAX_SAFE_INTEGER and text != "-0.0":
+            return text.removesuffix(".0")
+        return text if abs(item) < _INFINITY else "null"
     reason = "integer beyond 64 bits" if isinstance(item, int) else f"{type(item).__name__} is not JSON"
     raise JsonValueError(path_of("value", parents, item), reason)
 
