@@ -1,0 +1,235 @@
+"""One process tree: finding its members, signalling them, and proving that none is left.
+
+There are two views. :class:`LinuxTree` reads the process table and also finds members that left the process group:
+by their parents, by their session, and by a marker in their environment. :class:`GroupTree` serves other POSIX
+systems and knows the process group only. Neither waits: who looks when is decided in :mod:`polyhost.process.handle`.
+
+The direct child is kept unreaped by :class:`LinuxTree` until the tree is gone. Its pid, which is also the id of the
+group, can therefore not be given to another process while somebody may still signal it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from polyhost.process import table
+from polyhost.process.exit_watch import watch_exit
+from polyhost.process.table import ProcessRow
+
+#: Names the trees that a process belongs to, outermost first, separated by colons. Set by the supervisor.
+TREE_VARIABLE = "POLYHOST_TREE"
+
+
+class ExitStatus(NamedTuple):
+    """How the direct child ended: exactly one of the two is set, or none when its status was lost.
+
+    A status is lost only when something else in the host process took it, or when SIGCHLD is ignored.
+    """
+
+    exit_code: int | None
+    signal: int | None
+
+    @property
+    def signal_name(self) -> str | None:
+        """The signal by its name, such as ``"SIGTERM"``, or by its number where it has none."""
+        if self.signal is None:
+            return None
+        try:
+            return signal.Signals(self.signal).name
+        except ValueError:
+            return str(self.signal)
+
+
+class ProcessTree(Protocol):
+    """A direct child, leader of its own session and process group, and everything that descends from it."""
+
+    @property
+    def pid(self) -> int:
+        """The direct child, which is also the id of the group."""
+
+    def watch_leader(self, on_exit: Callable[[], None]) -> None:
+        """Call ``on_exit()`` once on the running loop after the direct child has ended."""
+
+    def leader_status(self) -> ExitStatus | None:
+        """How the direct child ended, or None while it runs."""
+
+    def alive(self) -> bool:
+        """Whether anything of the tree may still run, once the direct child has ended.
+
+        True also when that cannot be observed. After a False the tree must not be asked or signalled any more.
+        """
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every member. Members that are gone or may not be signalled are passed over."""
+
+
+def observe_tree(child: subprocess.Popen[bytes], marker: str | None) -> ProcessTree:
+    """The best view of a child's tree that this system allows."""
+    if table.available():
+        return LinuxTree(child, marker)
+    return GroupTree(child)
+
+
+class GroupTree:
+    """The process group of a child, through signal 0. Processes that left the group are not seen."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.pid = child.pid
+        self._child = child
+
+    def watch_leader(self, on_exit: Callable[[], None]) -> None:
+        watch_exit(self._child, on_exit)
+
+    def leader_status(self) -> ExitStatus | None:
+        # A zombie would keep the group visible, so the child is reaped as soon as it has ended.
+        code = self._child.poll()
+        if code is None:
+            return None
+        return ExitStatus(None, -code) if code < 0 else ExitStatus(code, None)
+
+    def alive(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def signal(self, number: int) -> None:
+        _signal_group(self.pid, number)
+
+
+class LinuxTree:
+    """A child and all its descendants, as the process table shows them.
+
+    :param marker: text that stands in the environment of every descendant, unless one clears it; None without one.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], marker: str | None) -> None:
+        self.pid = child.pid
+        self._child = child
+        self._marker = None if marker is None else marker.encode()
+        row = table.read_row(child.pid)
+        self._start = row.start if row is not None else 0
+        self._known: dict[int, int] = {}  # members seen alive: pid -> start time
+        self._status: ExitStatus | None = None
+
+    def watch_leader(self, on_exit: Callable[[], None]) -> None:
+        watch_exit(self._child, on_exit)
+
+    def leader_status(self) -> ExitStatus | None:
+        if self._status is None:
+            self._status = self._peek()
+        return self._status
+
+    def alive(self) -> bool:
+        try:
+            if self._known_alive():
+                return True
+            # A member can hide from one pass by forking behind the reader's back and exiting ahead of it.
+            if self._members() or self._members():
+                return True
+        except OSError:
+            return True
+        self._child.poll()  # reaps the leader, and with it frees the id of the group
+        return False
+
+    def signal(self, number: int) -> None:
+        _signal_group(self.pid, number)
+        try:
+            strays = [row for row in self._members() if row.group != self.pid]
+        except OSError:
+            return
+        for row in strays:
+            _signal_process(row, number)
+
+    def _peek(self) -> ExitStatus | None:
+        """The direct child's status, leaving it to be taken later."""
+        try:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ExitStatus(None, None)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return ExitStatus(found.si_status, None)
+        return ExitStatus(None, found.si_status)
+
+    def _known_alive(self) -> bool:
+        """The cheap look: is one of those seen last time still there?"""
+        for pid, start in self._known.items():
+            row = table.read_row(pid)
+            if row is not None and row.start == start and row.alive:
+                return True
+        return False
+
+    def _members(self) -> list[ProcessRow]:
+        """Every living member, by a pass over the whole table; adopted members that have ended are reaped."""
+        host = os.getpid()
+        rows = [row for row in table.read_table() if row.pid != host]
+        members = _closure(rows, {row.pid for row in rows if self._is_seed(row)})
+        if marker := self._marker:
+            marked = {
+                row.pid
+                for row in rows
+                if row.pid not in members and row.start >= self._start and table.environment_has(row.pid, marker)
+            }
+            if marked:
+                members = _closure(rows, members | marked)
+        # Children that the host started itself share its session or lead their own: any other was adopted.
+        own_session = os.getsid(0)
+        for row in rows:
+            adopted = row.pid in members or row.session not in (own_session, row.pid)
+            if adopted and not row.alive and row.parent == host and row.pid != self.pid:
+                _reap(row.pid)
+        living = [row for row in rows if row.alive and row.pid in members]
+        self._known = {row.pid: row.start for row in living}
+        return living
+
+    def _is_seed(self, row: ProcessRow) -> bool:
+        return self.pid in (row.pid, row.group, row.session) or self._known.get(row.pid) == row.start
+
+
+def _closure(rows: list[ProcessRow], members: set[int]) -> set[int]:
+    """Add everything whose parent is a member, or which is in a member's session: nobody joins one from outside."""
+    while True:
+        sessions = {row.session for row in rows if row.pid in members}
+        grown = members | {row.pid for row in rows if row.parent in members or row.session in sessions}
+        if len(grown) == len(members):
+            return grown
+        members = grown
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _signal_process(row: ProcessRow, number: int) -> None:
+    """Signal exactly the process of this row, never another one that got its pid in the meantime."""
+    try:
+        descriptor = os.pidfd_open(row.pid)
+    except OSError:
+        return
+    try:
+        current = table.read_row(row.pid)
+        if current is not None and current.start == row.start:
+            signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
