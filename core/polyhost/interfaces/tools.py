@@ -219,7 +219,7 @@ class ToolExecution(Protocol):
         ...
 
     async def run(self) -> None:
-        """The body with its wrappers, then output validation and rendering. Nothing when the call is settled already."""
+        """The body with its wrappers, then output validation and rendering. Does nothing once settled."""
         ...
 
     async def finish(self) -> ToolResult:

@@ -75,9 +75,7 @@ def aborted() -> ToolResult:
 
 def failure(message: str, info: JsonObject | None = None) -> ToolResult:
     """A failed result with the canonical text ``Error: <message>``."""
-    return ToolResult(
-        is_error=True, content=[text_block(f"Error: {message}")], error_message=message, error_info=info
-    )
+    return ToolResult(is_error=True, content=[text_block(f"Error: {message}")], error_message=message, error_info=info)
 
 
 def failure_of(error: BaseException) -> ToolResult:

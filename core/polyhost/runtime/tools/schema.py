@@ -9,6 +9,7 @@ Both report every violation, as short phrases that a model can act on, and never
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -81,7 +82,7 @@ def _check_node(node: object, path: str, above: tuple[int, ...]) -> Iterator[str
     yield from _check_annotations(node, path)
     kind = node.get("type")
     if "type" in node and not (isinstance(kind, str) and kind in _TYPES):
-        yield f"{path}.type must be one of {', '.join(_TYPES)}, got {kind!r:.80}"
+        yield f"{path}.type must be one of {', '.join(_TYPES)}, got {reprlib.repr(kind)}"
         kind = None
     yield from _check_placement(node, path, kind)
     yield from _check_choices(node, path, kind)
@@ -120,9 +121,9 @@ def _check_choices(node: dict[Any, Any], path: str, kind: object) -> Iterator[st
     keyword = "const" if "const" in node else "enum"
     for index, choice in enumerate(choices):
         if any(json_equal(choice, earlier) for earlier in choices[:index]):
-            yield f"{path}.enum repeats {choice!r:.80}"
+            yield f"{path}.enum repeats {reprlib.repr(choice)}"
         if isinstance(kind, str) and kind in _TYPES and not _TYPES[kind](choice):
-            yield f"{path}.{keyword} value {choice!r:.80} is not {_article(kind)}"
+            yield f"{path}.{keyword} value {reprlib.repr(choice)} is not {_article(kind)}"
 
 
 def _check_children(node: dict[Any, Any], path: str, above: tuple[int, ...]) -> Iterator[str]:
@@ -193,14 +194,24 @@ def _object_violations(schema: JsonObject, value: JsonObject, path: str) -> Iter
 
 
 def json_equal(left: JsonValue, right: JsonValue) -> bool:
-    """Equality of JSON values: ``true`` is not 1, ``1`` is ``1.0``, object key order does not count."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(json_equal(item, right[key]) for key, item in left.items())
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(json_equal, left, right))
-    return bool(left == right)
+    """Equality of JSON values of any depth: ``true`` is not 1, ``1`` is ``1.0``, object key order does not count."""
+    pairs = [(left, right)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            if one.keys() != other.keys():
+                return False
+            pairs += [(item, other[key]) for key, item in one.items()]
+        elif isinstance(one, list) and isinstance(other, list):
+            if len(one) != len(other):
+                return False
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, bool) or isinstance(other, bool):
+            if one is not other:
+                return False
+        elif isinstance(one, dict | list) or isinstance(other, dict | list) or one != other:
+            return False
+    return True
 
 
 def _is_number(value: object) -> bool:
@@ -248,4 +259,4 @@ def _name(path: str) -> str:
 def _show(value: JsonValue) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return f'"{value}"' if isinstance(value, str) else f"{value!r:.80}"
+    return f'"{value}"' if isinstance(value, str) else reprlib.repr(value)
