@@ -1,0 +1,154 @@
+"""The ``hostctl`` group: global options, commands that load on demand, and what an error looks like to a person.
+
+The host's own commands stand in :data:`COMMANDS`; plugins declare theirs with ``polyhost_cli``. Neither kind is
+imported before it is run, so that a broken plugin cannot take the others down.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from polyhost.cli.state import HostState
+from polyhost.config.errors import ConfigError
+from polyhost.kernel.errors import PolyhostError
+from polyhost.kernel.plugins import CommandSpec, PluginError
+
+COMMANDS = (
+    CommandSpec("config", "Show and edit the configuration", "polyhost.cli.config_commands:config"),
+    CommandSpec("completion", "Print the shell completion script", "polyhost.cli.completion:completion"),
+    CommandSpec("doctor", "Check the environment, tools, keys and endpoints", "polyhost.cli.doctor:doctor"),
+    CommandSpec("plugins", "List, show, enable and disable plugins", "polyhost.cli.plugin_commands:plugins"),
+    CommandSpec("trust", "Accept the project file of this folder", "polyhost.cli.trust_commands:trust"),
+    CommandSpec("untrust", "Forget an accepted project file", "polyhost.cli.trust_commands:untrust"),
+)
+
+USAGE = 2
+CANCELLED = 130
+
+
+class HostGroup(click.Group):
+    """Looks commands up in :data:`COMMANDS`, then among the plugins' declarations."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [spec.name for spec in self._specs(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for spec in COMMANDS:
+            if spec.name == cmd_name:
+                return _load(spec, plugin=None)
+        found = _state(ctx).find_command(cmd_name)
+        return _load(found[1], plugin=found[0]) if found else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(spec.name, spec.help) for spec in self._specs(ctx)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            error.message += " Commands may come from plugins: see `hostctl plugins list`."
+            raise
+
+    def _specs(self, ctx: click.Context) -> list[CommandSpec]:
+        specs = {spec.name: spec for specs in _state(ctx).commands().values() for spec in specs}
+        specs.update((spec.name, spec) for spec in COMMANDS)
+        return [specs[name] for name in sorted(specs)]
+
+
+def _load(spec: CommandSpec, *, plugin: str | None) -> click.Command:
+    module, _, attribute = spec.target.partition(":")
+    try:
+        command = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        if plugin is None:
+            raise
+        message = f"plugin {plugin!r}: its command {spec.name!r} cannot be loaded: {type(error).__name__}: {error}"
+        raise PluginError(message, plugin=plugin, stage="import") from error
+    if not isinstance(command, click.Command):
+        raise PluginError(
+            f"plugin {plugin!r}: {spec.target} is not a click command", plugin=plugin or "host", stage="register"
+        )
+    return command
+
+
+def _state(ctx: click.Context) -> HostState:
+    """The state of this invocation; completion and ``--help`` ask before the group's callback has run."""
+    root = ctx.find_root()
+    if not isinstance(root.obj, HostState):
+        root.obj = HostState.of(root.params)
+    return root.obj
+
+
+@click.group(cls=HostGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--home", metavar="DIR", is_eager=True, help="Where all state lives (POLYHOST_HOME).")
+@click.option("--config", "config_file", metavar="FILE", is_eager=True, help="Project file to use (POLYHOST_CONFIG).")
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override one configuration value.")
+@click.option(
+    "--disable-plugin",
+    "disabled",
+    metavar="NAME",
+    multiple=True,
+    envvar="POLYHOST_DISABLE_PLUGINS",
+    help="Do not even import this plugin.",
+)
+@click.option("--no-plugins", is_flag=True, help="Use only the plugins that ship with the host.")
+@click.option("--strict-plugins", is_flag=True, help="Fail when any plugin does.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much is logged.")
+@click.version_option(package_name="polyhost", prog_name="hostctl", message="%(prog)s %(version)s")
+@click.pass_context
+def hostctl(ctx: click.Context, **options: Any) -> None:
+    """A plugin-based host for coding agents."""
+    _state(ctx)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; every error becomes a paragraph on stderr and an exit code."""
+    try:
+        result = hostctl.main(arguments, prog_name="hostctl", standalone_mode=False)
+    except click.exceptions.Exit as exit:
+        return exit.exit_code
+    except click.Abort:
+        return _fail("cancelled", CANCELLED)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except PolyhostError as error:
+        usage = isinstance(error, ConfigError) or error.code in _USAGE_CODES
+        return _fail(error.message, USAGE if usage else 1)
+    except KeyboardInterrupt:
+        return _fail("cancelled", CANCELLED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        return _fail(f"{error.filename or 'the system'}: {error.strerror or error}", 1)
+    except Exception as error:
+        return _unexpected(error)
+    return result if isinstance(result, int) else 0
+
+
+_USAGE_CODES = frozenset(
+    {"PLUGIN_UNKNOWN", "PLUGIN_ESSENTIAL", "MISSING_CREDENTIAL", "INVALID_CREDENTIAL", "NO_MODEL", "USAGE"}
+)
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(f"hostctl: {message}", err=True)
+    return code
+
+
+def _unexpected(error: Exception) -> int:
+    """A fault of the host itself: one line for the person, the traceback for the log and ``--log-level debug``."""
+    import logging
+
+    logging.getLogger("polyhost").exception("unexpected error")
+    return _fail(f"unexpected error: {type(error).__name__}: {error}. The log file has the details.", 1)

@@ -1,0 +1,167 @@
+"""Running one command inside a host: start it, give the command a context, and shut down in order, whatever happens.
+
+SIGINT goes to the command while it says so, else it ends the command, as SIGTERM and SIGHUP do; a second signal while
+shutting down ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from polyhost.cli import logs
+from polyhost.cli.state import HostState
+from polyhost.kernel.context import Context
+from polyhost.kernel.errors import ServiceUnavailableError
+from polyhost.kernel.fibers import FiberSpec
+from polyhost.kernel.keys import ServiceKey
+from polyhost.kernel.plugins import PluginRow
+from polyhost.runtime.host import Host
+
+CANCELLED = 130
+
+Main = Callable[["CommandContext"], Awaitable[int]]
+
+
+class CommandContext:
+    """What a command gets.
+
+    :ivar context: a context of its own; what it mounts is withdrawn when it ends.
+    :ivar host: the host that runs it.
+    """
+
+    def __init__(self, context: Context, host: Host, signals: _Signals) -> None:
+        self.context = context
+        self.host = host
+        self._signals = signals
+
+    @contextlib.contextmanager
+    def interrupts(self, callback: Callable[[], object]) -> Iterator[None]:
+        """While inside, the first SIGINT calls ``callback`` instead of ending the command; the second ends it."""
+        previous, self._signals.callback = self._signals.callback, callback
+        try:
+            yield
+        finally:
+            self._signals.callback = previous
+
+
+class _Signals:
+    """From POSIX signals to: the command's callback, then cancelling the command, then leaving at once."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.callback: Callable[[], object] | None = None
+        self._task = task
+        self._ending = False
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end, signal.SIGHUP: self._end}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def _interrupt(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        if self._ending:
+            sys.exit(CANCELLED)  # exit hooks still end the child processes
+        self._ending = True
+        self._task.cancel()
+
+
+def on_host(
+    state: HostState,
+    name: str,
+    main: Main,
+    *,
+    requires: tuple[ServiceKey[Any], ...],
+    plugins: Collection[str] | None = None,
+) -> int:
+    """Run ``main`` on a host made for it and return the exit code.
+
+    :param requires: services that ``main`` needs; one that no plugin provides is an error that names it.
+    :param plugins: ids of the configured plugins to start; None starts all enabled ones that are no other front end.
+    """
+    state.home.create()
+    logs.set_up(state.home.logs, state.log_level, state.redactor, stderr=state.log_level_given)
+    for warning in state.configuration.warnings:
+        click.echo(f"hostctl: warning: {warning}", err=True)
+    try:
+        return asyncio.run(_run(state, name, main, requires, plugins))
+    except asyncio.CancelledError:
+        return CANCELLED
+
+
+async def _run(
+    state: HostState,
+    name: str,
+    main: Main,
+    requires: tuple[ServiceKey[Any], ...],
+    plugins: Collection[str] | None,
+) -> int:
+    host = Host(
+        home=state.home,
+        cwd=state.cwd,
+        version=version("polyhost"),
+        model=state.configuration.host.model,
+        catalog=state.catalog,
+        rows=_rows(state, plugins),
+        resolve=state.resolve,
+        redactor=state.redactor,
+        strict=state.strict_plugins,
+    )
+    task = asyncio.current_task()
+    assert task is not None
+    signals = _Signals(task)
+    with signals.installed():
+        try:
+            await host.start()
+            for record in host.plugins.records():
+                if record.error is not None:
+                    click.echo(f"hostctl: warning: plugin {record.id}: {record.error}", err=True)
+            return await _in_fiber(host, name, main, requires, signals)
+        finally:
+            await host.aclose()
+
+
+async def _in_fiber(host: Host, name: str, main: Main, requires: tuple[ServiceKey[Any], ...], signals: _Signals) -> int:
+    """Run ``main`` with the context of a fiber of its own, so that all it mounts goes when it ends."""
+    fiber = host.root.install(FiberSpec(f"command {name}", _nothing_to_start, requires=requires))
+    try:
+        await fiber.settled()
+        if fiber.missing:
+            missing = ", ".join(key.name for key in fiber.missing)
+            raise ServiceUnavailableError(
+                f"`hostctl {name}` needs what no running plugin provides: {missing}; see `hostctl plugins list --all`"
+            )
+        return await main(CommandContext(fiber.context, host, signals))
+    finally:
+        await fiber.dispose()
+
+
+async def _nothing_to_start(ctx: Context, config: object) -> None:
+    """The command itself runs outside the fiber's start, which must not take as long as a conversation."""
+
+
+def _rows(state: HostState, plugins: Collection[str] | None) -> list[PluginRow]:
+    if plugins is None:
+        return state.rows()
+    essential = state.catalog.essential
+    return [row for row in state.rows() if essential(row.use) or row.id in plugins]

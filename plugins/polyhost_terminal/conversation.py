@@ -1,0 +1,220 @@
+"""One run: opens the session, shows what happens, sends prompts, and turns Ctrl-C and limits into cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from polyhost.cli.hosting import CommandContext
+from polyhost.interfaces import (
+    AGENT_PRE_STEP,
+    AGENTS,
+    INTERACTIONS,
+    PERMISSION_MODES,
+    SESSION_DIRECTORY,
+    SESSION_HEALTH,
+    SURFACE,
+    Agent,
+    OpenedSession,
+    PermissionMode,
+    Reject,
+    Session,
+    SessionDirectory,
+    SessionError,
+    StepProposal,
+    Surface,
+    TurnOutcome,
+    user_message,
+)
+from polyhost_terminal.keyboard import Keyboard
+from polyhost_terminal.renderers import FinalTextRenderer, JsonRenderer, LiveRenderer, Renderer
+from polyhost_terminal.screen import Screen
+from polyhost_terminal.surface import FixedSurface, TerminalSurface
+
+CANCELLED = 130
+HELP = """\
+Type a prompt, or:
+  /mode [MODE]    show or change the permission mode ({modes})
+  /model [MODEL]  show or change the model
+  /exit           leave (also Ctrl-D)
+Ctrl-C cancels the running turn; twice leaves."""
+
+
+class RunOptions(NamedTuple):
+    """What the command line asked for. ``prompt`` None means a conversation; ``timeout`` in seconds."""
+
+    prompt: str | None
+    cwd: Path
+    model: str | None = None
+    session_id: str | None = None
+    latest: bool = False
+    mode: PermissionMode | None = None
+    approve: str = "ask"
+    max_steps: int | None = None
+    timeout: float | None = None
+    as_json: bool = False
+
+
+class Conversation:
+    """The ``run`` command inside a running host."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._screen = _screen(options)
+        self._keyboard = Keyboard()
+        self._renderer = self._make_renderer()
+
+    async def run(self, command: CommandContext) -> int:
+        """Open the session, answer the prompt or talk, close it; returns the exit code."""
+        opened = await self._open(command)
+        agent = opened.agent
+        try:
+            self._connect(command, agent)
+            self._renderer.begin(agent.session, resumed=opened.resumed)
+            undo = agent.session.observe(self._renderer.event)
+            try:
+                if self._options.prompt is not None:
+                    return _exit_code(await self._answer(command, agent, self._options.prompt))
+                return await self._talk(command, agent)
+            finally:
+                undo()
+        finally:
+            await opened.close()
+
+    async def _open(self, command: CommandContext) -> OpenedSession:
+        options = self._options
+        directory = command.context.require(SESSION_DIRECTORY)
+        session_id = options.session_id and await resolve_id(directory, options.session_id)
+        if options.latest:
+            session_id = await _latest_id(directory, str(options.cwd))
+        opened = await directory.open(
+            session_id,
+            cwd=None if session_id else str(options.cwd),
+            model=options.model,
+            create=session_id is None,
+            surface="terminal",
+            mode=options.mode,
+        )
+        if session_id is not None and options.mode is not None:
+            command.context.require(INTERACTIONS).set_mode(opened.agent, options.mode)
+        return opened
+
+    def _connect(self, command: CommandContext, agent: Agent) -> None:
+        """Mount what this run adds: who answers, the step limit, and word of a log that cannot be written."""
+        context = command.context
+        if (surface := self._surface(agent.id)) is not None:
+            context.mount(SURFACE, agent.id, surface)
+        if (limit := self._options.max_steps) is not None:
+
+            async def bound(proposal: StepProposal, next):  # type: ignore[no-untyped-def]
+                return Reject() if proposal.agent is agent and proposal.step > limit else await next()
+
+            context.on(AGENT_PRE_STEP, bound)
+
+        def warn(session: Session, reason: str | None) -> None:
+            if session.id == agent.id and reason is not None:
+                self._screen.line(f"the session log cannot be written: {reason}", "red")
+
+        context.on(SESSION_HEALTH, warn)
+
+    def _surface(self, session_id: str) -> Surface | None:
+        approve = self._options.approve
+        if sys.stdin.isatty():
+            allowed = {"auto": True, "deny": False}.get(approve)
+            return TerminalSurface(session_id, self._screen, self._keyboard, allowed=allowed)
+        if approve == "ask":
+            return None  # nobody is there: approvals are refused with a text that says so
+        return FixedSurface(session_id, allowed=approve == "auto")
+
+    async def _answer(self, command: CommandContext, agent: Agent, prompt: str) -> TurnOutcome:
+        """Send one prompt and wait for the turn that took it. Ctrl-C cancels that turn, twice ends the run."""
+        ticket = command.context.require(AGENTS).prompt(agent, user_message(prompt))
+        timer = None
+        if (seconds := self._options.timeout) is not None:
+            cause = {"kind": "hook", "reason": f"timed out after {seconds:g} s"}
+            timer = asyncio.get_running_loop().call_later(seconds, agent.cancel, cause)
+        try:
+            with command.interrupts(lambda: agent.cancel({"kind": "user"})):
+                outcome = await ticket.outcome()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self._renderer.finish(agent.session, outcome)
+        return outcome
+
+    async def _talk(self, command: CommandContext, agent: Agent) -> int:
+        screen = self._screen
+        screen.line(f"{agent.model} in {agent.session.header.cwd}; /help shows the commands", "dim")
+        while True:
+            screen.prompt("\n> ")
+            with command.interrupts(lambda: screen.line("(Ctrl-D or /exit leaves)")):
+                line = await self._keyboard.line()
+            if line is None:
+                return 0
+            match line.split():
+                case []:
+                    continue
+                case ["/exit" | "/quit"]:
+                    return 0
+                case [name, *words] if name.startswith("/"):
+                    self._command(command, agent, name, words)
+                case _:
+                    await self._answer(command, agent, line)
+
+    def _command(self, command: CommandContext, agent: Agent, name: str, words: list[str]) -> None:
+        interactions = command.context.require(INTERACTIONS)
+        match name, words:
+            case "/mode", []:
+                self._screen.line(interactions.mode(agent))
+            case "/mode", [mode] if mode in PERMISSION_MODES:
+                interactions.set_mode(agent, mode)
+            case "/model", []:
+                self._screen.line(agent.model or "none")
+            case "/model", [model]:
+                agent.set_model(model)
+            case _:
+                self._screen.line(HELP.format(modes=", ".join(PERMISSION_MODES)))
+
+    def _make_renderer(self) -> Renderer:
+        if self._options.as_json:
+            return JsonRenderer()
+        live = LiveRenderer(self._screen, text=sys.stdout.isatty())
+        return live if sys.stdout.isatty() else FinalTextRenderer(live)
+
+
+def _screen(options: RunOptions) -> Screen:
+    """Progress goes to the terminal on stdout; to stderr when stdout is a pipe."""
+    stream = sys.stdout if sys.stdout.isatty() and not options.as_json else sys.stderr
+    return Screen(stream, styled=stream.isatty())
+
+
+def _exit_code(outcome: TurnOutcome) -> int:
+    reason = outcome.reason or {"kind": "cancelled"}
+    if reason["kind"] == "completed":
+        return 0
+    if reason["kind"] == "aborted" and (reason.get("reason") or {}).get("kind") == "user":
+        return CANCELLED
+    return 1
+
+
+async def resolve_id(directory: SessionDirectory, prefix: str) -> str:
+    """The stored session that ``prefix`` names. Raises :class:`SessionError` when none or several do."""
+    ids = [stored.header.id for stored in await directory.stored()]
+    if prefix in ids:
+        return prefix
+    matches = [id for id in ids if id.startswith(prefix)]
+    if len(matches) == 1:
+        return matches[0]
+    problem = f"{len(matches)} sessions start with {prefix!r}" if matches else f"there is no session {prefix!r}"
+    raise SessionError(f"{problem}; `hostctl sessions list` shows them", code="SESSION_NOT_FOUND")
+
+
+async def _latest_id(directory: SessionDirectory, cwd: str) -> str:
+    for stored in await directory.stored():
+        if stored.header.cwd == cwd and stored.header.origin is None:
+            return stored.header.id
+    raise SessionError(
+        f"there is no session in {cwd} to continue; leave --continue out to start one", code="SESSION_NOT_FOUND"
+    )
