@@ -62,7 +62,7 @@ class Host:
         return self.kernel.root
 
     async def start(self) -> None:
-        """Start everything. A plugin that fails is recorded and left out; an essential one, or any when strict, raises."""
+        """Start everything. A failing plugin is recorded and left out; an essential one, or any when strict, raises."""
         self._processes = ProcessSupervisor()
         self.root.provide(HOST, self._info)
         self.root.provide(REDACTOR, self._redactor)
