@@ -35,13 +35,15 @@ def read_bounded(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise _io_error("cannot read", path, error) from error
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ConfigError(f"{path} is not a regular file; move it away or name another file", file=str(path))
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise _io_error("cannot read", path, error) from error
+    except OSError as error:
+        raise _io_error("cannot read", path, error) from error
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is larger than the limit of {MAX_FILE_BYTES} bytes", file=str(path))
     return data

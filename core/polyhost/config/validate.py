@@ -165,14 +165,14 @@ def _check(cls: type[Any], adapter: Any, values: Mapping[str, Any]) -> tuple[Any
 def _explain(
     row: PluginRowConfig, values: Mapping[str, Any], problems: list[Any], adapter: Any, redactor: Redactor
 ) -> ConfigError:
-    """One error for the row: the first unknown key, else the first problem, and how many more there are."""
+    """One error for the row: an unknown key before any other problem, the deepest first, and how many more."""
     from polyhost.config.schema import ModelSchema
 
     schema = ModelSchema(adapter)
     for secret in schema.secret_strings(values):
         redactor.add(secret)
-    problem = min(problems, key=lambda problem: problem["type"] not in _UNKNOWN)
-    path = _data_path(problem["loc"], values)
+    located = [(problem, _data_path(problem, values)) for problem in problems]
+    problem, path = min(located, key=lambda pair: (pair[0]["type"] not in _UNKNOWN, -len(pair[1])))
     accepted = schema.keys_at(path[:-1]) if path else []
     if problem["type"] in _UNKNOWN:
         what = f"unknown key {_name(row, *path)!r}{suggestion(str(path[-1]), accepted)}"
@@ -224,14 +224,13 @@ def _resolve(row: PluginRowConfig, environ: Mapping[str, str], redactor: Redacto
     return {key: replace_references(value, resolve, (key,)) for key, value in row.config.items()}
 
 
-def _data_path(location: tuple[str | int, ...], values: Any) -> KeyPath:
+def _data_path(problem: Any, values: Any) -> KeyPath:
     """pydantic's location without the names of union members and validators, which are not in the data."""
     path: KeyPath = ()
-    for index, part in enumerate(location):
-        found, _ = lookup(values, (*path, part))
-        if found or (index == len(location) - 1 and isinstance(lookup(values, path)[1], Mapping)):
+    for part in problem["loc"]:
+        if lookup(values, (*path, part))[0]:
             path += (part,)
-    return path
+    return (*path, problem["loc"][-1]) if problem["type"] in _MISSING else path
 
 
 def _field_keys(cls: type[Any]) -> dict[str, set[str]]:
@@ -261,7 +260,7 @@ def _secrets(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple, set, frozenset)):
         for child in value:
             yield from _secrets(child)
-    elif hasattr(value, "model_fields") or dataclasses.is_dataclass(value):
+    elif hasattr(type(value), "model_fields") or dataclasses.is_dataclass(value):
         yield from _secrets(vars(value))
 
 
