@@ -89,6 +89,12 @@ class TestRoundTrips:
         assert json.loads(json.dumps([number, company])) == [None, company]
 
     @pytest.mark.parametrize("company", ["x", "\ud800"])
+    def test_dumps_keeps_negative_zero_and_repeated_containers(self, company: str) -> None:
+        shared = [company]
+        assert json.dumps([-0.0, shared, shared, {"again": shared}]).startswith(b"[-0.0,")
+        assert json.loads(json.dumps([shared, shared])) == [shared, shared]
+
+    @pytest.mark.parametrize("company", ["x", "\ud800"])
     def test_dumps_takes_subclasses_of_builtins(self, company: str) -> None:
         class Colour(enum.StrEnum):
             RED = "red"
@@ -152,6 +158,10 @@ class TestDeepNesting:
     def test_unbalanced_nesting_is_a_typed_error(self, text: bytes) -> None:
         with pytest.raises((JsonDepthError, JsonDecodeError)):
             json.loads(text)
+
+    def test_brackets_in_strings_do_not_count(self) -> None:
+        assert json.nesting_depth(b'["[[",{"\\\\":"\\"[","}":[]}]') == 3
+        assert json.nesting_depth(b'"\\\\\\"[[["') == 0
 
     @pytest.mark.parametrize("depth", [1, 3, 128])
     def test_a_smaller_limit_counts_levels_exactly(self, depth: int) -> None:

@@ -220,6 +220,24 @@ def test_frames_survive_a_round_trip_in_every_dialect(request_id: Any, method: s
             assert read(frame, dialect) == expected
 
 
+@pytest.mark.parametrize(
+    ("sent", "echoed"),
+    [
+        ("7", "7"),
+        ("7.0", "7"),
+        ("1.5", "1.5"),
+        ('"7"', '"7"'),
+        ("1e+300", "1e+300"),
+        ("null", "null"),
+        ('"\\ud800"',) * 2,
+    ],
+)
+def test_ids_are_echoed_as_the_peer_wrote_them(sent: str, echoed: str) -> None:
+    message = decode(b'{"id":%b,"method":"m"}' % sent.encode())
+    assert isinstance(message, Request)
+    assert encode_response(message.id, b"1") == b'{"jsonrpc":"2.0","id":%b,"result":1}\n' % echoed.encode()
+
+
 def test_frames_to_the_byte() -> None:
     assert encode_request("r", "session/prompt", b"{}") == (
         b'{"jsonrpc":"2.0","id":"r","method":"session/prompt","params":{}}\n'

@@ -52,7 +52,7 @@ class LineDecoder:
         """Say that the stream has ended, and return what its unterminated last line amounts to."""
         events: list[bytes | FrameError] = []
         line, self._pending = bytes(self._pending), bytearray()
-        if line and not self.closed:
+        if line:
             if self._too_long(line):
                 self._report_oversized(events)
             elif self._dialect.last_line == "close":
