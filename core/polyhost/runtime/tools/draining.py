@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
-from polyhost.interfaces.tools import ToolError
 from polyhost.kernel.drain import retrieve
 from polyhost.kernel.signals import AbortedError, AbortSignal
 from polyhost.runtime.tools.results import ToolAbandonedError
@@ -35,7 +34,7 @@ async def run_to_end(body: Awaitable[Any], signal: AbortSignal, *, tool: str, li
     :raises ToolAbandonedError: it survived even that and goes on unobserved.
     """
     loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(_contained(body))
+    task = asyncio.ensure_future(body)
     task.set_name(f"tool {tool}")
     late: asyncio.Future[None] = loop.create_future()
     timers: list[asyncio.TimerHandle] = []
@@ -56,10 +55,3 @@ async def run_to_end(body: Awaitable[Any], signal: AbortSignal, *, tool: str, li
     if task.cancelled():
         raise AbortedError(signal.cause)
     return task.result()
-
-
-async def _contained(body: Awaitable[Any]) -> Any:
-    try:
-        return await body
-    except SystemExit as error:  # it would end the event loop
-        raise ToolError(f"the tool tried to exit the process with status {error.code!r}") from error

@@ -288,7 +288,10 @@ class _Body:
 
 
 async def _execute(tool: Tool, call: ToolCall) -> Any:
-    return await tool.execute(call.arguments, call)
+    try:
+        return await tool.execute(call.arguments, call)
+    except SystemExit as error:  # it would end the event loop
+        raise ToolError(f"the tool tried to exit the process with status {error.code!r}") from error
 
 
 async def _allow() -> Allow:

@@ -151,4 +151,4 @@ class ToolRegistry:
 
 def scope_of(agent: Agent | None) -> object | None:
     """The scope whose registrations count for ``agent``; None sees only global ones."""
-    return None if agent is None else agent.context.scope
+    return None if agent is None else agent.context.tag
