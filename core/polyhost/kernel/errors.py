@@ -53,3 +53,33 @@ class EventModeError(PolyhostError):
     """An event was dispatched in another mode than its key declares."""
 
     default_code = "EVENT_MODE"
+
+
+class EventTargetError(PolyhostError):
+    """A scoped event was dispatched without a target, or with a target that is not its subject (strict bus only)."""
+
+    default_code = "EVENT_TARGET"
+
+
+class NextCalledTwiceError(PolyhostError):
+    """A waterfall listener called ``next`` a second time."""
+
+    default_code = "NEXT_CALLED_TWICE"
+
+
+class ServiceConflictError(MountConflictError):
+    """A service already has a provider in this realm, or somebody else than its provider tried to replace its value."""
+
+    default_code = "SERVICE_CONFLICT"
+
+
+class ServiceTypeError(PolyhostError):
+    """A published value is not an instance of the interface that its key names."""
+
+    default_code = "SERVICE_TYPE"
+
+
+class ScopeLinkError(PolyhostError):
+    """A scope was given a second parent, or a parent that would close a cycle."""
+
+    default_code = "SCOPE_LINK"

@@ -6,7 +6,8 @@ that interpret them are in ``services``, ``events`` and ``mounts``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, ParamSpec, TypeVar
 
@@ -17,9 +18,14 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class ServiceKey(Generic[T]):
-    """A service of type ``T`` under ``name``, for example ``SESSIONS = ServiceKey[SessionStore]("sessions")``."""
+    """A service of type ``T`` under ``name``, for example ``SESSIONS = ServiceKey[SessionStore]("sessions")``.
+
+    :param interface: class or runtime-checkable protocol that an implementation must be an instance of; checked when
+        it is published. Not part of the key's identity.
+    """
 
     name: str
+    interface: type[T] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -46,11 +52,17 @@ class EventKey(Generic[P]):
 
     :param contained: for ``EMIT``: True logs a failing listener and goes on; False lets its error propagate and
         skips the later listeners, which makes it a veto.
+    :param scoped: True when every dispatch must carry a target; checked only when the bus is strict.
+    :param subject: for a scoped event, takes the arguments and returns the scope that the target must name.
+
+    ``P`` is what a listener takes. For ``WATERFALL`` its last parameter is ``next``, a function without parameters.
     """
 
     name: str
     mode: EventMode = EventMode.EMIT
     contained: bool = True
+    scoped: bool = field(default=False, compare=False, repr=False)
+    subject: Callable[..., object] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name
