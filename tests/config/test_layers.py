@@ -128,7 +128,7 @@ def test_environment_names_find_known_keys(
     load: Load, user_file: UserFile, name: str, text: str, expected: dict[str, dict[str, object]]
 ) -> None:
     user_file("[plugins.browser]\ncamelCase = 0\n")
-    known = {"codex-child": {}, "dot.ted": {}}
+    known: dict[str, dict[str, object]] = {"codex-child": {}, "dot.ted": {}}
     rows = load(environ={name: text, "POLYHOST_HOME": "/x", "OTHER": "1"}, defaults=known).rows
     for row_id, config in expected.items():
         assert rows[row_id].config.items() >= config.items()
@@ -169,3 +169,13 @@ def test_malformed_set_options(load: Load, option: str) -> None:
 def test_an_overlay_is_read_in_the_place_of_the_file(load: Load, user_file: UserFile, home: HomePaths) -> None:
     user_file('host.model = "a/a"')
     assert load(overlay={home.config_file: b'host.model = "b/b"'}).host.model == "b/b"
+
+
+def test_defaults_may_come_after_the_first_look(load: Load, user_file: UserFile) -> None:
+    user_file("[plugins.x]\na = 2\n")
+    first = load(overrides=["plugins.x.c=3"])
+    assert first.rows["x"].source == "user, set"
+    row = first.with_defaults({"x": {"a": 1, "b": 1}}).rows["x"]
+    assert row.config == {"a": 2, "b": 1, "c": 3}
+    assert row.source == "default, user, set"
+    assert str(row.origin_of("b")) == "in the defaults of plugin x"

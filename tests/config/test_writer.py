@@ -159,7 +159,11 @@ def test_a_written_file_is_the_old_one_plus_the_change(
         before = home.config_file.read_bytes()
         expected = tomllib.loads(before.decode("utf-8-sig"))
         try:
-            changed = file.unset(key) if value is None else file.set(key, value)
+            if value is None:
+                changed = file.unset(key)
+            else:
+                changed = True
+                file.set(key, value)
         except ConfigError:
             assert home.config_file.read_bytes() == before
             continue

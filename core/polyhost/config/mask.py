@@ -13,26 +13,25 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polyhost.config.references import VARIABLE_NAME, is_reference
+from polyhost.config.references import is_reference, is_variable_name
 
 MASK = "********"
 
 MIN_LENGTH = 4
 """Registered secrets shorter than this are masked only as whole values: inside a text they would hit any word."""
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_SECRET_WORD = re.compile(
-    r".*(?:key|token|secret|password|passwd|passphrase|passcode|credential|cookie|authorization|bearer)s?"
-)
-_ASSIGNMENT = re.compile(r"(-{0,2}([A-Za-z][\w-]*)=).+", re.DOTALL)
-_FLAG = re.compile(r"-{1,2}([A-Za-z][\w-]*)")
-_USER_INFO = re.compile(r"(://[^/?#\s@:]*:)[^/?#\s@]+(?=@)")
-_QUERY = re.compile(r"([?&;]([\w.-]+)=)[^&;#\s]+")
+# Plain strings, compiled on first use: most starts never match one.
+_WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+"
+_SECRET_WORD = r".*(?:key|token|secret|password|passwd|passphrase|passcode|credential|cookie|authorization|bearer)s?"
+_ASSIGNMENT = r"(?s:(-{0,2}([A-Za-z][\w-]*)=).+)"
+_FLAG = r"-{1,2}([A-Za-z][\w-]*)"
+_USER_INFO = r"(://[^/?#\s@:]*:)[^/?#\s@]+(?=@)"
+_QUERY = r"([?&;]([\w.-]+)=)[^&;#\s]+"
 
 
 def words(name: str) -> list[str]:
     """The lower-case words of an identifier: ``baseURL``, ``base_url`` and ``BASE-URL`` are ``["base", "url"]``."""
-    return [word.lower() for word in _WORD.findall(name)]
+    return [word.lower() for word in re.findall(_WORD, name)]
 
 
 def is_secret_name(name: str) -> bool:
@@ -41,7 +40,7 @@ def is_secret_name(name: str) -> bool:
     True when a word ends in key, token, secret, password, credential and the like, or the name ends in auth.
     """
     parts = words(name)
-    if any(_SECRET_WORD.fullmatch(part) for part in parts):
+    if any(re.fullmatch(_SECRET_WORD, part) for part in parts):
         return True
     return bool(parts) and (parts[-1] == "auth" or (parts[-1] == "pwd" and len(parts) > 1))
 
@@ -89,7 +88,11 @@ class Redactor:
         """Redact a log record in place; always True. (The name is what ``logging`` calls.)"""
         if not self._inside:
             return True
-        record.msg, record.args = self.redact(record.getMessage()), ()
+        try:
+            message = record.getMessage()
+        except Exception as error:  # a wrong log call must neither fail its caller nor show its arguments
+            message = f"{record.msg!r} (arguments left out: {type(error).__name__})"
+        record.msg, record.args = self.redact(message), ()
         if record.exc_info and not record.exc_text:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         if record.exc_text:
@@ -125,7 +128,7 @@ def _mask(value: Any, redactor: Redactor, *, secret: bool) -> Any:
     elif hasattr(value, "__dataclass_fields__"):
         value = {name: getattr(value, name) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):
-        if is_reference(value) and VARIABLE_NAME.fullmatch(value["env"]):
+        if is_reference(value) and is_variable_name(value["env"]):
             return dict(value)
         return {
             redactor.redact(str(key)): _mask(child, redactor, secret=secret or _hides(str(key), child))
@@ -149,17 +152,17 @@ def _after_flags(values: list[Any] | tuple[Any, ...]) -> Iterable[tuple[Any, boo
     after = False
     for value in values:
         yield value, after
-        flag = _FLAG.fullmatch(value) if isinstance(value, str) else None
+        flag = re.fullmatch(_FLAG, value) if isinstance(value, str) else None
         after = flag is not None and is_secret_name(flag[1])
 
 
 def _mask_text(text: str, redactor: Redactor) -> str:
     text = redactor.redact(text)
-    assignment = _ASSIGNMENT.fullmatch(text)
+    assignment = re.fullmatch(_ASSIGNMENT, text)
     if assignment and is_secret_name(assignment[2]):
         return assignment[1] + MASK
-    text = _USER_INFO.sub(rf"\g<1>{MASK}", text)
-    return _QUERY.sub(lambda found: found[1] + MASK if is_secret_name(found[2]) else found[0], text)
+    text = re.sub(_USER_INFO, rf"\g<1>{MASK}", text)
+    return re.sub(_QUERY, lambda found: found[1] + MASK if is_secret_name(found[2]) else found[0], text)
 
 
 def _occurrences(secret: str, text: str) -> Iterable[tuple[int, int]]:

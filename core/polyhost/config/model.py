@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from polyhost.config.errors import ConfigError, suggestion
-from polyhost.config.layers import Layer, Origin, find_origin, merge_all
+from polyhost.config.layers import Layer, Origin, default_layers, find_origin, merge_all
 from polyhost.config.mask import Redactor, masked
 from polyhost.config.references import has_reference, is_reference
 from polyhost.config.tomltext import KeyPath, format_key, lookup, parse_key
@@ -79,6 +79,12 @@ class PluginRowConfig:
         """Where a key of this row was written last; without ``keys``, where the row was."""
         return find_origin(self._layers, self.path(*keys))
 
+    @property
+    def source(self) -> str:
+        """The names of the layers that say something about this row, lowest first: ``default, user``."""
+        names = [layer.name for layer in self._layers if lookup(layer.data, self.path())[0]]
+        return ", ".join(dict.fromkeys(names))
+
     def __repr__(self) -> str:
         return f"<PluginRowConfig {self.id} use={self.use} enabled={self.enabled}>"
 
@@ -114,6 +120,10 @@ class Configuration:
         self._check_tables()
         self.host = self._read_host()
         self.rows = {row_id: self._read_row(row_id) for row_id in self._document.get("plugins", {})}
+
+    def with_defaults(self, defaults: Mapping[str, Mapping[str, Any]]) -> Configuration:
+        """The same layers above these plugin defaults, for defaults known only once enabled plugins are imported."""
+        return Configuration([*default_layers(defaults), *self._layers], self.warnings)
 
     def effective(self) -> dict[str, Any]:
         """The merged document, detached, as it would stand in one file. It may hold secrets: see :meth:`entries`."""

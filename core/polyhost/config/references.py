@@ -10,7 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+def is_variable_name(text: str) -> bool:
+    """Whether ``text`` can name an environment variable; a secret written in its place mostly cannot."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
 
 
 def is_reference(value: object) -> bool:

@@ -16,11 +16,9 @@ class ModelSchema:
     """The schema of ``adapter``, a :class:`pydantic.TypeAdapter`."""
 
     def __init__(self, adapter: Any) -> None:
-        from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
-
         try:
             self._root: Mapping[str, Any] = adapter.json_schema()
-        except (PydanticInvalidForJsonSchema, PydanticUserError):
+        except Exception:  # a plugin's own type may raise anything here, and an error is being explained already
             self._root = {}
 
     def keys_at(self, path: KeyPath) -> list[str]:

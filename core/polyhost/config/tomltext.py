@@ -17,8 +17,17 @@ KeyPath = tuple[str | int, ...]
 MAX_DEPTH = 64
 """Deepest nesting of tables and arrays in a file; the code that walks them is recursive."""
 
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+# Plain strings, compiled on first use: a start without errors matches none.
+_PLACE = r" \(at (?:line (\d+), column (\d+)|end of document)\)$"
+_BARE = r"[A-Za-z0-9_-]+"
+_TOKEN = (
+    r'(?s:"""(?:\\.|[^\\])*?"{3,5}'
+    r"|'''.*?'{3,5}"
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'[^'\n]*'"
+    r"|#[^\n]*|[\[\]{}=\n]"
+    r"|[^\"'#\[\]{}=\n]+)"
+)
 
 
 def parse_file(data: bytes, file: str, layer: str | None = None) -> dict[str, Any]:
@@ -35,7 +44,7 @@ def parse_file(data: bytes, file: str, layer: str | None = None) -> dict[str, An
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
-        place = _PLACE.search(message)
+        place = re.search(_PLACE, message)
         reason = message[: place.start()] if place else message
         if place and place[1]:
             line, column = int(place[1]), f", column {place[2]}"
@@ -87,7 +96,7 @@ def format_key(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        shown = part if _BARE.fullmatch(part) else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        shown = part if re.fullmatch(_BARE, part) else '"' + part.replace("\\", "\\\\").replace('"', '\\"') + '"'
         text += f".{shown}" if text else shown
     return text
 
@@ -103,15 +112,6 @@ def lookup(data: Any, path: KeyPath) -> tuple[bool, Any]:
             return False, None
         data = data[part]
     return True, data
-
-
-_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"{3,5}|'
-    + r"'''.*?'{3,5}|"
-    + r'"(?:\\.|[^"\\\n])*"|'
-    + r"'[^'\n]*'|#[^\n]*|[\[\]{}=\n]|[^\"'#\[\]{}=\n]+",
-    re.DOTALL,
-)
 
 
 def find_line(text: str, path: KeyPath) -> int | None:
@@ -138,7 +138,7 @@ def _statements(text: str) -> list[tuple[int, KeyPath]]:
     table: KeyPath = ()
     line, start, depth = 1, 1, 0
     head, in_head = "", True
-    for match in _TOKEN.finditer(text + "\n"):
+    for match in re.finditer(_TOKEN, text + "\n"):
         token = match[0]
         if in_head:
             if not head.strip():

@@ -19,7 +19,7 @@ from typing import Any
 from polyhost.config.errors import ConfigError, MissingVariableError, suggestion
 from polyhost.config.mask import Redactor, is_secret_name
 from polyhost.config.model import PluginRowConfig, locate_error
-from polyhost.config.references import VARIABLE_NAME, replace_references
+from polyhost.config.references import is_variable_name, replace_references
 from polyhost.config.tomltext import KeyPath, format_key, lookup
 
 ModelSpec = str | type[Any] | None
@@ -137,11 +137,10 @@ def load_model(spec: str | type[Any], plugin: str) -> type[Any]:
 
 def _adapter(cls: type[Any], plugin: str) -> Any:
     from pydantic import TypeAdapter
-    from pydantic.errors import PydanticUserError
 
     try:
         return TypeAdapter(cls)
-    except PydanticUserError as error:
+    except Exception as error:
         message = f"the configuration model {cls.__name__} of plugin {plugin!r} is not one that pydantic can check"
         raise ConfigError(message, plugin=plugin) from error
 
@@ -212,7 +211,7 @@ def _name(row: PluginRowConfig, *keys: str | int) -> str:
 def _resolve(row: PluginRowConfig, environ: Mapping[str, str], redactor: Redactor) -> dict[str, Any]:
     def resolve(name: str, path: KeyPath) -> str:
         key = _name(row, *path)
-        if not VARIABLE_NAME.fullmatch(name):
+        if not is_variable_name(name):
             raise _error(row, path, f"{key!r}: env must be the name of a variable (letters, digits, underscores)")
         value = environ.get(name)
         if not value:

@@ -22,6 +22,10 @@ Check = Callable[[bytes], None]
 """Judges the whole file as it would be; raises to refuse it."""
 
 
+Change = Callable[[Any, Callable[[Any], Any], Any], bool]
+"""Makes one change in a document, with a maker of tables and the value in that document's form; False for no change."""
+
+
 class ConfigFile:
     """One configuration file that is edited by key.
 
@@ -76,27 +80,14 @@ class ConfigFile:
         """Write ``enabled`` into the plugin's row."""
         self.set(("plugins", plugin, "enabled"), enabled)
 
-    def _edit(self, change: Callable[[Any, Callable[[Any], Any], Any], bool], value: Any, parts: Sequence[str]) -> bool:
-        import tomlkit
-        from tomlkit.exceptions import TOMLKitError
-        from tomlkit.items import InlineTable
-
-        def make_table(parent: Any) -> Any:
-            return tomlkit.inline_table() if isinstance(parent, InlineTable) else tomlkit.table(is_super_table=None)
-
+    def _edit(self, change: Change, value: Any, parts: Sequence[str]) -> bool:
         with self._home.lock():
             old = read_bounded(self.path) or b""
             expected = copy.deepcopy(parse_file(old, str(self.path)))
             if not change(expected, lambda _: {}, value):
                 return False
-            try:
-                document = tomlkit.parse(old.decode("utf-8-sig"))
-                change(document, make_table, None if value is None else _item(value))
-                text = tomlkit.dumps(document)
-                intact = tomllib.loads(text) == expected
-            except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, KeyError):
-                intact = False
-            if not intact:
+            text = _rewritten(old.decode("utf-8-sig"), change, value, expected)
+            if text is None:
                 message = "this change cannot be made without harming the file's layout; make it with an editor"
                 raise self._error(message, parts)
             new = text.encode()
@@ -108,6 +99,30 @@ class ConfigFile:
     def _error(self, what: str, parts: Sequence[str]) -> ConfigError:
         key = format_key(tuple(parts))
         return ConfigError(f"cannot change {key!r} in {self.path}: {what}", file=str(self.path), key=key)
+
+
+def _rewritten(old: str, change: Change, value: Any, expected: Mapping[str, Any]) -> str | None:
+    """``old`` with the change made in its text; None when no way of making it says exactly ``expected``."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+    from tomlkit.items import InlineTable
+
+    def as_header(parent: Any) -> Any:
+        return tomlkit.inline_table() if isinstance(parent, InlineTable) else tomlkit.table()
+
+    def as_value(_: Any) -> Any:
+        return tomlkit.inline_table()
+
+    for make_table in (as_header, as_value):  # a file in dotted-key style takes no header for a new table
+        try:
+            document = tomlkit.parse(old)
+            change(document, make_table, None if value is None else _item(value))
+            text = tomlkit.dumps(document)
+            if tomllib.loads(text) == expected:
+                return text
+        except (TOMLKitError, tomllib.TOMLDecodeError, TypeError, ValueError, KeyError):
+            continue
+    return None
 
 
 def _parts(key: str | Sequence[str]) -> tuple[str, ...]:
