@@ -162,6 +162,7 @@ class TestDeepNesting:
     def test_brackets_in_strings_do_not_count(self) -> None:
         assert json.nesting_depth(b'["[[",{"\\\\":"\\"[","}":[]}]') == 3
         assert json.nesting_depth(b'"\\\\\\"[[["') == 0
+        assert json.nesting_depth(b'["\\\\",[[[[]]]],"\\\\"]') == 5
 
     @pytest.mark.parametrize("depth", [1, 3, 128])
     def test_a_smaller_limit_counts_levels_exactly(self, depth: int) -> None:
