@@ -258,7 +258,8 @@ class ToolRuntime(Protocol):
 TOOLS = ServiceKey[ToolRuntime]("tools")
 TOOL = MountKind[Tool]("tool")
 TOOL_GUARD = MountKind[ToolGuard]("tool-guard", unique=False)
-TOOLS_CHANGED = EventKey[[]]("tools/change")
+TOOLS_CHANGED = EventKey[[]]("tools/change", contained=False)
+"""A tool appeared or went. A listener that raises undoes an appearance; a departure cannot be stopped."""
 TOOL_PRE_EXECUTE = EventKey[[ToolCall]]("tools/pre-execute", EventMode.WATERFALL)
 """``async listener(call, next) -> Decision``."""
 TOOL_EXECUTE = EventKey[[ToolCall]]("tools/execute", EventMode.WATERFALL)

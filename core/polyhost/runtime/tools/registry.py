@@ -6,18 +6,23 @@ restriction masks what its scope inherits and spares what is mounted in the scop
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from polyhost.interfaces.agents import Agent
 from polyhost.interfaces.json_types import JsonObject
-from polyhost.interfaces.tools import TOOL, Tool, ToolError
+from polyhost.interfaces.tools import TOOL, TOOLS_CHANGED, Tool, ToolError
+from polyhost.kernel.context import Kernel
+from polyhost.kernel.events import EventBus
 from polyhost.kernel.keys import MountKind
 from polyhost.kernel.mounts import KindHandler, MountTable, MountToken
 from polyhost.kernel.scopes import ScopeTree
 from polyhost.runtime.tools.schema import require_parameters, require_schema
 from polyhost.wire.json import loads, snapshot
+
+_log = logging.getLogger(__name__)
 
 RESERVED_NAMES = frozenset({"run_code"})
 
@@ -48,19 +53,26 @@ TOOL_RESTRICTION = MountKind[Restriction]("tool-restriction", unique=False)
 
 
 class ToolKind(KindHandler[Tool]):
-    """Refuses malformed tools, and tells when the set of tools changes.
+    """Refuses malformed tools, and tells when the set of tools changes; a listener may veto what appears."""
 
-    :param changed: called after each change, once for each tool.
-    """
-
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self, events: EventBus) -> None:
+        self._events = events
 
     def validate(self, key: Hashable, value: Tool) -> None:
         check_tool(key, value)
 
     def announce(self, token: MountToken[Tool]) -> None:
-        self._changed()
+        try:
+            self._events.emit(TOOLS_CHANGED)
+        except Exception:
+            if token.active:
+                raise
+            _log.exception("a tools/change listener failed while tool %s went away", token.key)
+
+
+def prepare_tool_kinds(kernel: Kernel) -> None:
+    """Give tool mounts their meaning. Once for each kernel, before any plugin starts."""
+    kernel.mounts.handle(TOOL, ToolKind(kernel.events))
 
 
 def check_tool(key: object, tool: object) -> None:
@@ -151,4 +163,4 @@ class ToolRegistry:
 
 def scope_of(agent: Agent | None) -> object | None:
     """The scope whose registrations count for ``agent``; None sees only global ones."""
-    return None if agent is None else agent.context.tag
+    return None if agent is None else agent.context.scope_tag

@@ -12,9 +12,10 @@ from polyhost.interfaces.agents import Agent
 from polyhost.interfaces.interaction import Interactions
 from polyhost.interfaces.json_types import JsonObject
 from polyhost.interfaces.tools import TOOL_GUARD, Tool, ToolCall, ToolGuard, ToolResult
-from polyhost.kernel.events import Dispatcher, EventBus, Target
+from polyhost.kernel.context import Kernel
+from polyhost.kernel.events import Dispatcher, Target
 from polyhost.kernel.keys import EventKey
-from polyhost.kernel.mounts import MountTable, MountToken
+from polyhost.kernel.mounts import MountToken
 from polyhost.runtime.tools.draining import DEFAULT_LIMITS, DrainLimits
 from polyhost.runtime.tools.pipeline import Execution
 from polyhost.runtime.tools.registry import ToolRegistry, scope_of
@@ -31,8 +32,7 @@ class ToolService:
 
     def __init__(
         self,
-        mounts: MountTable,
-        events: EventBus,
+        kernel: Kernel,
         *,
         interactions: Callable[[], Interactions | None],
         spill: SpillPolicy | None = None,
@@ -40,9 +40,9 @@ class ToolService:
     ) -> None:
         self.interactions = interactions
         self.drain_limits = drain_limits
-        self._mounts = mounts
-        self._events = events
-        self._registry = ToolRegistry(mounts, events.scopes)
+        self._mounts = kernel.mounts
+        self._events = kernel.events
+        self._registry = ToolRegistry(kernel.mounts, kernel.scopes)
         self._spill = spill
 
     # -- the registration view
