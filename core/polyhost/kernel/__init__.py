@@ -25,24 +25,28 @@ if TYPE_CHECKING:
         Listener,
         Target,
     )
-    from polyhost.kernel.fibers import Fiber, FiberSpec, FiberState
+    from polyhost.kernel.fibers import Fiber, FiberState
     from polyhost.kernel.keys import EventKey, EventMode, MountKind, ServiceKey
-    from polyhost.kernel.mounts import TASK, KindHandler, MountSet, MountState, MountTable, MountToken
+    from polyhost.kernel.mounts import KindHandler, MountSet, MountTable
     from polyhost.kernel.scopes import Owner, Scope, ScopeLink, ScopeTree
     from polyhost.kernel.services import SERVICE, Provision, ServiceRegistry
     from polyhost.kernel.signals import AbortController, AbortedError, AbortSignal, any_signal
+    from polyhost.kernel.startup import FiberSpec
+    from polyhost.kernel.tokens import TASK, MountState, MountToken
 
 _HOMES = {
     "context": "Context Kernel",
     "drain": "Limits",
     "events": "ANY_SCOPE DISPATCH FIBER_CREATED FIBER_DISPOSED FIBER_STATUS LISTENER MOUNT_CHANGED"
     " Dispatcher Emitter EventBus Listener Target",
-    "fibers": "Fiber FiberSpec FiberState",
+    "fibers": "Fiber FiberState",
     "keys": "EventKey EventMode MountKind ServiceKey",
-    "mounts": "TASK KindHandler MountSet MountState MountTable MountToken",
+    "mounts": "KindHandler MountSet MountTable",
     "scopes": "Owner Scope ScopeLink ScopeTree",
     "services": "SERVICE Provision ServiceRegistry",
     "signals": "AbortController AbortSignal AbortedError any_signal",
+    "startup": "FiberSpec",
+    "tokens": "TASK MountState MountToken",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

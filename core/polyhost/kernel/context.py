@@ -16,12 +16,14 @@ from typing import Any, ParamSpec, TypeVar
 from polyhost.kernel.drain import Cleanup, Limits
 from polyhost.kernel.errors import ServiceUnavailableError
 from polyhost.kernel.events import FIBER_STATUS, LISTENER, MOUNT_CHANGED, Dispatcher, EventBus, Listener, Target
-from polyhost.kernel.fibers import Fiber, FiberSpec, RootFiber, current_context
+from polyhost.kernel.fibers import Fiber, RootFiber
 from polyhost.kernel.keys import EventKey, MountKind, ServiceKey
-from polyhost.kernel.mounts import TASK, MountSet, MountTable, MountToken
+from polyhost.kernel.mounts import MountSet, MountTable
 from polyhost.kernel.scopes import Owner, Scope, ScopeTree
 from polyhost.kernel.services import ROOT_REALM, SERVICE, Provision, ServiceRegistry
 from polyhost.kernel.signals import AbortSignal
+from polyhost.kernel.startup import FiberSpec, current_context
+from polyhost.kernel.tokens import TASK, MountToken
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol
 
 from polyhost.kernel.errors import EventModeError, EventTargetError, NextCalledTwiceError
 from polyhost.kernel.keys import EventKey, EventMode, MountKind
-from polyhost.kernel.mounts import KindHandler, MountState, MountTable, MountToken
+from polyhost.kernel.mounts import KindHandler, MountTable
+from polyhost.kernel.tokens import MountState, MountToken
 
 if TYPE_CHECKING:
     from polyhost.kernel.context import Context

@@ -5,19 +5,18 @@ and runs at most one transition at a time in a driver task that exists only for 
 is acted on when it ends: start-up code is not interrupted because a requirement flaps. What the start mounts becomes
 visible in one step when it has succeeded; a failure unwinds everything.
 
-Not here: what a fiber owns and how that is torn down (``scopes``), where its code comes from (``plugins``).
+Not here: what a start may be (``startup``), what a fiber owns and how that is torn down (``scopes``), where its code
+comes from (``plugins``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from polyhost.kernel.drain import retrieve, wind_down
 from polyhost.kernel.errors import InactiveContextError
@@ -26,34 +25,13 @@ from polyhost.kernel.keys import ServiceKey
 from polyhost.kernel.scopes import Owner
 from polyhost.kernel.services import ServiceToken, interchangeable
 from polyhost.kernel.signals import AbortedError
+from polyhost.kernel.startup import FiberSpec, current_context, enter
 
 if TYPE_CHECKING:
     from polyhost.kernel.context import Context, Kernel
 
-Started = Coroutine[Any, Any, None] | AsyncIterator[None] | AbstractAsyncContextManager[Any] | None
 
-current_context: contextvars.ContextVar[Context] = contextvars.ContextVar("polyhost_context")
-
-
-def _no_config() -> None:
-    return None
-
-
-class FiberSpec(NamedTuple):
-    """What a fiber runs.
-
-    :param name: for people; an empty name shows as the parent's.
-    :param start: called with the context and the resolved config. It is a plain or coroutine function, an async
-        generator function with one ``yield`` (what follows is teardown, after the mounts are gone), or returns an
-        async context manager. The two halves run in different tasks, so no task group may span the yield.
-    :param requires: services that must be there before, and as long as, it runs.
-    :param resolve_config: called at each activation, once the requirements are there; raising fails the fiber.
-    """
-
-    name: str
-    start: Callable[[Context, Any], Started]
-    requires: tuple[ServiceKey[Any], ...] = ()
-    resolve_config: Callable[[], object] = _no_config
+__all__ = ["Fiber", "FiberSpec", "FiberState", "RootFiber"]
 
 
 class FiberState(StrEnum):
@@ -240,6 +218,10 @@ class Fiber:
     def _may_go_on(self) -> bool:
         if self._disposing or self._restarting or self._crash is not None:
             return False
+        return self._provided()
+
+    def _provided(self) -> bool:
+        """Whether the providers that this activation began with, or their equals, are there."""
         available = self._available()
         return available is not None and all(interchangeable(self._used[key], available[key]) for key in available)
 
@@ -321,7 +303,7 @@ class Fiber:
         context = contextvars.copy_context()
         context.run(current_context.set, self.context)
         task = self._starting = loop.create_task(
-            self._enter(self.owner, config), name=f"start of {self.name}", context=context
+            enter(self.spec, self.context, config), name=f"start of {self.name}", context=context
         )
         ready: asyncio.Future[None] = loop.create_future()
         task.add_done_callback(lambda _: None if ready.done() else ready.set_result(None))
@@ -339,25 +321,9 @@ class Fiber:
             return AbortedError(self.owner.stopping.cause or "the start cancelled itself")
         return task.exception()
 
-    async def _enter(self, owner: Owner, config: object) -> None:
-        started: object = self.spec.start(self.context, config)
-        if started is None:
-            return
-        if isinstance(started, AsyncIterator):
-            if not await _advance(started):
-                raise TypeError(f"the start of {self.name} must yield once")
-            owner.push(f"{self.name} after its yield", lambda: _resume(started, self.name))
-        elif isinstance(started, AbstractAsyncContextManager):
-            await started.__aenter__()
-            owner.push(f"leaving {started!r}", lambda: started.__aexit__(None, None, None))
-        elif not inspect.isawaitable(started) or await started is not None:
-            raise TypeError(
-                f"the start of {self.name} must return None or a coroutine of None, be an async generator, or return an"
-                " async context manager"
-            )
-
     async def _unload(self) -> None:
         self.teardown_errors = await self.owner.finish_close()
+        self._lost = not self._provided()  # what it failed with is gone already: worth another attempt
         for token in self._used.values():
             token.value.release(self)
         self._used = {}
@@ -433,18 +399,3 @@ class RootFiber(Fiber):
     def _renew(self) -> None:
         super()._renew()
         self.owner.pending = None
-
-
-async def _advance(iterator: AsyncIterator[None]) -> bool:
-    try:
-        await anext(iterator)
-    except StopAsyncIteration:
-        return False
-    return True
-
-
-async def _resume(iterator: AsyncIterator[None], name: str) -> None:
-    if await _advance(iterator):
-        if isinstance(iterator, AsyncGenerator):
-            await iterator.aclose()
-        raise TypeError(f"the start of {name} must yield only once")

@@ -1,9 +1,8 @@
-"""Mounts: the one way in which anything becomes visible in the host, and the one way in which it goes again.
+"""The table of mounts: the one way in which anything becomes visible in the host, and in which it goes again.
 
-A :class:`MountToken` is one published thing. It is reserved (its key is taken, nobody sees it), committed (visible),
-withdrawn (invisible at once, then its work in flight is ended and its traces removed) and only then is its key free
-again. :class:`MountTable` holds the tokens of a host and answers lookups from the visible ones; a :class:`MountSet`
-commits several tokens in one step or none. What a kind of mount means is said by its :class:`KindHandler`.
+:class:`MountTable` makes the transitions of all tokens (``tokens``) and answers lookups from the visible ones; a
+:class:`MountSet` commits several tokens in one step or none. What a kind of mount means is said by its
+:class:`KindHandler`.
 
 Not here: who owns tokens and in which order owners are torn down (``scopes``), services and listeners, which are
 kinds like any other (``services``, ``events``).
@@ -12,35 +11,21 @@ kinds like any other (``services``, ``events``).
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable, Sequence
-from enum import StrEnum
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from polyhost.kernel.drain import Cleanup, Limits, retrieve, run_cleanup, wind_down
-from polyhost.kernel.errors import MountConflictError, MountWithdrawnError
+from polyhost.kernel.drain import Limits, run_cleanup, wind_down
+from polyhost.kernel.errors import MountConflictError
 from polyhost.kernel.keys import MountKind
-from polyhost.kernel.signals import AbortController, AbortedError, AbortSignal
+from polyhost.kernel.tokens import TASK, Joined, MountState, MountToken, inside_runs
 
 if TYPE_CHECKING:
     from polyhost.kernel.scopes import Owner, ScopeTree
 
-T = TypeVar("T")
+__all__ = ["TASK", "KindHandler", "MountInfo", "MountSet", "MountState", "MountTable", "MountToken"]
+
 V = TypeVar("V")
-
-TASK: MountKind[asyncio.Task[Any]] = MountKind("task", unique=False)
-"""Background tasks; the value is the task and withdrawing the token cancels it."""
-
-
-class MountState(StrEnum):
-    """``mounting -> active -> withdrawing -> withdrawn``, or ``failed`` when the installation failed."""
-
-    MOUNTING = "mounting"
-    ACTIVE = "active"
-    WITHDRAWING = "withdrawing"
-    WITHDRAWN = "withdrawn"
-    FAILED = "failed"
 
 
 class MountInfo(NamedTuple):
@@ -84,211 +69,11 @@ class KindHandler(Generic[V]):
         return None
 
 
-class _Run:
-    """One piece of work in flight on a token: a call, an asynchronous listener, a background task."""
-
-    __slots__ = ("released", "task")
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.released: asyncio.Future[None] | None = None  # what the caller waits for
-
-    def release(self) -> None:
-        if self.released is not None and not self.released.done():
-            self.released.set_result(None)
+Merged = tuple[tuple[MountToken[Any], ...], tuple[tuple[Any, Any], ...]]
+"""What a scope sees of a kind: the tokens, and their keys and values."""
 
 
-# The cells of the runs that the current code is part of, so that a withdrawal asked for from inside does not wait for
-# itself. A cell is emptied when its run ends: contexts are inherited by whatever a run starts.
-_inside: contextvars.ContextVar[tuple[list[_Run], ...]] = contextvars.ContextVar("polyhost_inside", default=())
-
-
-class MountToken(Generic[V]):
-    """One published value: who owns it, who sees it, whether it is live, and what is in flight on it."""
-
-    __slots__ = (
-        "_aborter",
-        "_begun",
-        "_claimed",
-        "_entry",
-        "_installed",
-        "_removed",
-        "_runs",
-        "_undo",
-        "_waiter",
-        "error",
-        "id",
-        "key",
-        "kind",
-        "owner",
-        "reason",
-        "scope",
-        "state",
-        "table",
-        "value",
-    )
-
-    def __init__(
-        self,
-        table: MountTable,
-        entry: _Kind,
-        kind: MountKind[V],
-        key: Hashable,
-        value: V,
-        owner: Owner,
-        scope: object | None,
-        serial: int,
-    ) -> None:
-        self.table = table
-        self.kind = kind
-        self.key = key
-        self.value = value
-        self.owner = owner
-        self.scope = scope
-        self.id = f"{owner.fiber.uid}/{serial}"
-        self.state = MountState.MOUNTING
-        self.error: BaseException | None = None
-        self.reason = ""
-        self._entry = entry
-        self._aborter: AbortController | None = None
-        self._runs: dict[_Run, None] = {}
-        self._undo: list[tuple[str, Cleanup]] = []
-        self._installed = self._begun = self._claimed = self._removed = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<MountToken {self.id} {self.kind} {self.key!s} of {self.owner.name}: {self.state}>"
-
-    @property
-    def active(self) -> bool:
-        return self.state is MountState.ACTIVE
-
-    @property
-    def aborted(self) -> AbortSignal:
-        """Aborted when the mount is withdrawn; hand it to whatever works on the mount's behalf."""
-        if self._aborter is None:
-            self._aborter = AbortController()
-            if self._removed:
-                self._aborter.abort(self.reason)
-        return self._aborter.signal
-
-    def withdraw(self, reason: str = "") -> Awaitable[None]:
-        """Make the mount invisible now, then end its calls and remove it; the result may be awaited or not.
-
-        All callers join one withdrawal; cancelling one of them does not cancel it. A call may withdraw the mount that
-        it runs on: that call is not waited for. Failures are logged and kept in ``error``, never raised.
-        """
-        return self.table.withdraw((self,), reason)
-
-    def defer(self, cleanup: Cleanup, label: str = "") -> None:
-        """Run ``cleanup`` when the mount is removed, in reverse order of the calls; for installers."""
-        self._undo.append((label or f"removing {self.kind} {self.key!s}", cleanup))
-
-    def require_active(self) -> None:
-        """Raise :class:`MountWithdrawnError` unless the mount is active."""
-        if self.state is not MountState.ACTIVE:
-            raise self._not_mounted()
-
-    async def call(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, signal: AbortSignal | None = None) -> T:
-        """Run ``fn(*args)`` as one call in flight on this mount and return its result.
-
-        It runs in a task that the token owns. A withdrawal aborts ``aborted``, waits ``abort_grace``, cancels, and the
-        caller gets :class:`MountWithdrawnError`, whatever the call returned. When ``signal`` aborts and the call does
-        not end within ``abort_grace`` it is cancelled and the caller gets :class:`AbortedError`. The caller's own
-        cancellation cancels the call and stays ``CancelledError``.
-        """
-        self.require_active()
-        loop = asyncio.get_running_loop()
-        run = self._start(fn(*args), f"{self.kind} {self.key!s} of {self.owner.name}")
-        task = run.task
-        run.released = loop.create_future()
-        timers: list[asyncio.TimerHandle] = []
-        undo = signal and signal.on_abort(
-            lambda _: timers.append(loop.call_later(self.table.limits.abort_grace, task.cancel))
-        )
-        try:
-            await run.released
-        except asyncio.CancelledError:
-            task.cancel()
-            task.add_done_callback(retrieve)
-            await asyncio.wait({task}, timeout=self.table.limits.cancel_grace)
-            raise
-        finally:
-            if undo:
-                undo()
-            for timer in timers:
-                timer.cancel()
-        if self.state is not MountState.ACTIVE:
-            task.add_done_callback(retrieve)
-            raise self._not_mounted()
-        if task.cancelled() and signal is not None and signal.aborted:
-            raise AbortedError(signal.cause)
-        return cast("T", task.result())
-
-    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any] | None:
-        """Run ``work`` on this mount in a task of its own; None, with an error logged, when too many run already.
-
-        Who starts it looks at its outcome, or adds :meth:`report` as a done callback.
-        """
-        if len(self._runs) >= self.table.limits.listener_runs:
-            work.close()
-            self.owner.logger.error("%s: %d runs are under way already; this one is refused", name, len(self._runs))
-            return None
-        return self._start(work, name).task
-
-    def report(self, task: asyncio.Task[Any]) -> None:
-        """Done callback for work that nobody waits for: log its failure."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.owner.logger.error("%s failed", task.get_name(), exc_info=error)
-
-    def own(self, task: asyncio.Task[Any]) -> None:
-        """Count an existing task among the work that a withdrawal ends."""
-        run = _Run(task)
-        self._runs[run] = None
-        task.add_done_callback(lambda _: self._runs.pop(run, None))
-
-    def _start(self, work: Coroutine[Any, Any, Any], name: str) -> _Run:
-        context = contextvars.copy_context()
-        cell: list[_Run] = []
-        context.run(_inside.set, (*(other for other in _inside.get() if other), cell))
-        run = _Run(asyncio.get_running_loop().create_task(work, name=name, context=context))
-        cell.append(run)
-        self._runs[run] = None
-
-        def ended(_: asyncio.Task[Any]) -> None:
-            cell.clear()
-            self._runs.pop(run, None)
-            run.release()
-
-        run.task.add_done_callback(ended)
-        return run
-
-    def _not_mounted(self) -> MountWithdrawnError:
-        when = "not mounted yet" if self.state is MountState.MOUNTING else "no longer mounted"
-        because = f": {self.reason}" if self.reason else ""
-        return MountWithdrawnError(f"{self.kind} {self.key!s} of {self.owner.name!r} is {when}{because}")
-
-    def _ended(self) -> asyncio.Future[None]:
-        if self._waiter is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-        return self._waiter
-
-
-class _Joined:
-    """Awaits the removal of tokens; unlike a coroutine it may be dropped without being awaited."""
-
-    __slots__ = ("_tokens",)
-
-    def __init__(self, tokens: Sequence[MountToken[Any]]) -> None:
-        self._tokens = tokens
-
-    def __await__(self) -> Generator[Any, None, None]:
-        for token in self._tokens:
-            while not token._removed:
-                yield from asyncio.shield(token._ended()).__await__()
-
-
-class _Kind:
+class Kind:
     """What the table knows of one kind: its handler, who holds which key, what is visible in which scope."""
 
     __slots__ = ("cache", "cached_at", "handler", "layers", "plain", "reserved", "version")
@@ -299,7 +84,7 @@ class _Kind:
         self.reserved: dict[tuple[object | None, Hashable], MountToken[Any]] = {}
         self.layers: dict[object | None, dict[Hashable, MountToken[Any]]] = {}
         self.version = 0
-        self.cache: dict[object | None, tuple[MountToken[Any], ...]] = {}
+        self.cache: dict[object | None, Merged] = {}
         self.cached_at = (0, 0)
 
     def flip(self, token: MountToken[Any]) -> None:
@@ -326,7 +111,7 @@ class MountTable:
         self.limits = limits
         self.on_changed: Callable[[MountToken[Any], MountState, MountState], object] = lambda token, old, new: None
         self._scopes = scopes
-        self._kinds: dict[MountKind[Any], _Kind] = {}
+        self._kinds: dict[MountKind[Any], Kind] = {}
         self._live: dict[MountToken[Any], None] = {}
         self._serial = 0
         self._withdrawals: set[asyncio.Task[None]] = set()
@@ -353,22 +138,11 @@ class MountTable:
 
     def items(self, kind: MountKind[V], *, scope: object | None = None) -> Sequence[tuple[Any, V]]:
         """``(key, value)`` of everything that ``scope`` sees, in the order in which the keys became visible."""
-        return tuple((token.key, token.value) for token in self.tokens(kind, scope=scope))
+        return self._merged(kind, scope)[1]
 
     def tokens(self, kind: MountKind[V], *, scope: object | None = None) -> Sequence[MountToken[V]]:
         """Like :meth:`items`, but the tokens."""
-        entry = self._kind(kind)
-        now = (entry.version, self._scopes.version)
-        if entry.cached_at != now:
-            entry.cache.clear()
-            entry.cached_at = now
-        found = entry.cache.get(scope)
-        if found is None:
-            merged: dict[Hashable, MountToken[Any]] = {}
-            for tag in (None, *reversed(self._scopes.chain(scope))):
-                merged.update(entry.layers.get(tag, {}))
-            found = entry.cache[scope] = tuple(merged.values())
-        return found
+        return self._merged(kind, scope)[0]
 
     def version(self, kind: MountKind[Any]) -> int:
         """A number that grows whenever a token of this kind becomes visible or invisible, in any scope."""
@@ -416,72 +190,87 @@ class MountTable:
         ready = [token for token in tokens if token.state is MountState.MOUNTING]
         for token in ready:
             try:
-                token._entry.handler.install(token)
+                token.entry.handler.install(token)
             except BaseException as error:
                 token.error = error
                 self._move(token, MountState.FAILED)
                 raise
-            token._installed = True
+            token.installed = True
         ready = [token for token in ready if token.state is MountState.MOUNTING]
         for token in ready:
             token.state = MountState.ACTIVE
-            token._entry.flip(token)
+            token.entry.flip(token)
         for token in ready:
-            token._entry.handler.announce(token)
+            token.entry.handler.announce(token)
         for token in ready:
             self.on_changed(token, MountState.MOUNTING, MountState.ACTIVE)
 
     def begin_withdrawal(self, tokens: Iterable[MountToken[Any]], reason: str = "") -> list[MountToken[Any]]:
         """Make tokens invisible in one synchronous step; returns those that were not being withdrawn yet."""
-        begun = [token for token in tokens if not token._begun]
+        begun = [token for token in tokens if not token.begun]
         moved = [(token, token.state) for token in begun if token.state is not MountState.FAILED]
         for token in begun:
-            token._begun = True
+            token.begun = True
             token.reason = reason
         for token, old in moved:
             token.state = MountState.WITHDRAWING
             if old is MountState.ACTIVE:
-                token._entry.flip(token)
+                token.entry.flip(token)
         for token, old in moved:
             if old is MountState.ACTIVE:
-                token._entry.handler.announce(token)
+                token.entry.handler.announce(token)
         for token, old in moved:
             self.on_changed(token, old, MountState.WITHDRAWING)
         return begun
 
     async def finish_withdrawal(self, tokens: Sequence[MountToken[Any]]) -> None:
         """Drain, abort and remove tokens whose withdrawal has begun, in reverse; join what others are removing."""
-        mine = [token for token in reversed(tokens) if not token._claimed]
+        mine = [token for token in reversed(tokens) if not token.claimed]
         for token in mine:
-            token._claimed = True
+            token.claimed = True
         for token in mine:
-            if not token._entry.plain:
+            if not token.entry.plain:
                 await self._drain(token)
         await self._end_runs(mine)
         for token in mine:
             await self._remove(token)
-        await _Joined(tokens)
+        await Joined(tokens)
 
     def withdraw(self, tokens: Sequence[MountToken[Any]], reason: str = "") -> Awaitable[None]:
         """Withdraw a set: all invisible in one synchronous step, then drained and removed in reverse order."""
         begun = self.begin_withdrawal(tokens, reason)
-        if all(token._entry.plain and not token._runs and not token._undo for token in begun):
+        if all(token.entry.plain and not token.runs and not token.undo for token in begun):
             for token in reversed(begun):
-                token._claimed = True
-                self._abort_signal(token)
-                self._removed(token, [])
+                token.claimed = True
+                token.abort()
+                self._forget(token, [])
         elif begun:
             task = asyncio.get_running_loop().create_task(self.finish_withdrawal(begun), name="mount withdrawal")
             self._withdrawals.add(task)
             task.add_done_callback(self._withdrawals.discard)
-        return _Joined(tuple(tokens))
+        return Joined(tuple(tokens))
 
     # -- internals
 
-    def _kind(self, kind: MountKind[Any]) -> _Kind:
+    def _merged(self, kind: MountKind[Any], scope: object | None) -> Merged:
+        entry = self._kind(kind)
+        now = (entry.version, self._scopes.version)
+        if entry.cached_at != now:
+            entry.cache.clear()
+            entry.cached_at = now
+        found = entry.cache.get(scope)
+        if found is None:
+            merged: dict[Hashable, MountToken[Any]] = {}
+            for tag in (None, *reversed(self._scopes.chain(scope))):
+                merged.update(entry.layers.get(tag, {}))
+            tokens = tuple(merged.values())
+            found = entry.cache[scope] = (tokens, tuple((token.key, token.value) for token in tokens))
+        return found
+
+    def _kind(self, kind: MountKind[Any]) -> Kind:
         entry = self._kinds.get(kind)
         if entry is None:
-            entry = self._kinds[kind] = _Kind()
+            entry = self._kinds[kind] = Kind()
         return entry
 
     def _move(self, token: MountToken[Any], state: MountState) -> None:
@@ -490,56 +279,49 @@ class MountTable:
 
     async def _drain(self, token: MountToken[Any]) -> None:
         try:
-            await token._entry.handler.drain(token)
+            await token.entry.handler.drain(token)
         except Exception:
             token.owner.logger.exception("%r: waiting for its users failed", token)
 
     async def _end_runs(self, tokens: Sequence[MountToken[Any]]) -> None:
-        inside = {run for cell in _inside.get() for run in cell}
+        inside = {run for cell in inside_runs.get() for run in cell}
         polite: dict[asyncio.Task[Any], MountToken[Any]] = {}
         abrupt: dict[asyncio.Task[Any], MountToken[Any]] = {}
         for token in tokens:
-            self._abort_signal(token)
+            token.abort()
             group = abrupt if token.kind is TASK else polite
-            group.update((run.task, token) for run in token._runs if run not in inside)
+            group.update((run.task, token) for run in token.runs if run not in inside)
         if polite or abrupt:
             await wind_down(
                 polite, abrupt, grace=self.limits.abort_grace, limits=self.limits, logger=tokens[0].owner.logger
             )
         for token in tokens:
-            for run in list(token._runs):
+            for run in list(token.runs):
                 if run not in inside:
                     run.release()  # its caller does not wait for a task that ignores cancellation
 
-    @staticmethod
-    def _abort_signal(token: MountToken[Any]) -> None:
-        if token._aborter is not None:
-            token._aborter.abort(token.reason)
-
     async def _remove(self, token: MountToken[Any]) -> None:
-        steps = list(token._undo)
-        if token._installed:
-            steps.insert(0, (f"removing {token.kind} {token.key!s}", lambda: token._entry.handler.uninstall(token)))
+        steps = list(token.undo)
+        if token.installed:
+            steps.insert(0, (f"removing {token.kind} {token.key!s}", lambda: token.entry.handler.uninstall(token)))
         errors: list[BaseException] = []
         for label, step in reversed(steps):
             error = await run_cleanup(step, label, limits=self.limits, logger=token.owner.logger)
             if error is not None:
                 errors.append(error)
-        self._removed(token, errors)
+        self._forget(token, errors)
 
-    def _removed(self, token: MountToken[Any], errors: list[BaseException]) -> None:
+    def _forget(self, token: MountToken[Any], errors: list[BaseException]) -> None:
         if errors:
             group = BaseExceptionGroup(f"removing {token.kind} {token.key!s} of {token.owner.name} failed", errors)
             token.owner.logger.error("%s", group.message, exc_info=group)
             if token.error is None:
                 token.error = group
         if token.kind.unique:
-            del token._entry.reserved[(token.scope, token.key)]
+            del token.entry.reserved[(token.scope, token.key)]
         del self._live[token]
         token.owner.tokens.pop(token, None)
-        token._removed = True
-        if token._waiter is not None:
-            token._waiter.set_result(None)
+        token.mark_removed()
         if token.state is MountState.WITHDRAWING:
             self._move(token, MountState.WITHDRAWN)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyhost.kernel.drain import Cleanup, run_cleanup
 from polyhost.kernel.errors import InactiveContextError, ScopeLinkError
-from polyhost.kernel.mounts import TASK, MountState, MountToken
 from polyhost.kernel.signals import AbortController, AbortSignal
+from polyhost.kernel.tokens import TASK, MountState, MountToken
 
 if TYPE_CHECKING:
     from polyhost.kernel.context import Context, Kernel

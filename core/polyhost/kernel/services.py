@@ -21,7 +21,8 @@ from dependency_injector import containers, providers
 from polyhost.kernel.drain import Limits
 from polyhost.kernel.errors import ServiceConflictError, ServiceTypeError, ServiceUnavailableError
 from polyhost.kernel.keys import MountKind, ServiceKey
-from polyhost.kernel.mounts import KindHandler, MountTable, MountToken
+from polyhost.kernel.mounts import KindHandler, MountTable
+from polyhost.kernel.tokens import MountToken
 
 if TYPE_CHECKING:
     from polyhost.kernel.context import Context
