@@ -97,11 +97,20 @@ def documents(draw: st.DrawFn, secret: str) -> Any:
     return document
 
 
+def texts(value: Any) -> list[str]:
+    """Every string in a document, keys included."""
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in texts(part)]
+    if isinstance(value, list):
+        return [text for child in value for text in texts(child)]
+    return [str(value)]
+
+
 @given(st.data(), secrets)
 def test_what_stands_under_a_secret_name_never_appears(data: st.DataObject, secret: str) -> None:
     assume(secret not in "plain other x a b c list" and secret not in "".join(SECRET_NAMES))
     shown = masked(data.draw(documents(secret)))
-    assert json.dumps(secret)[1:-1] not in json.dumps(shown)
+    assert not any(secret in text for text in texts(shown))
 
 
 @given(secrets, st.lists(st.text(max_size=10) | st.none(), max_size=6), plain)
@@ -111,7 +120,7 @@ def test_a_registered_secret_never_appears(secret: str, pieces: list[str | None]
     redactor = Redactor([secret])
     assert secret not in redactor.redact(text).replace(MASK, "\0")
     shown = masked({"text": text, "deep": [{"t": text}, value], f"k{secret}": 1}, redactor)
-    assert json.dumps(secret)[1:-1] not in json.dumps(shown).replace(MASK, "\0")
+    assert not any(secret in text.replace(MASK, "\0") for text in texts(shown))
     assert secret not in redactor.redact(json.dumps(text)).replace(MASK, "\0")
 
 

@@ -37,7 +37,7 @@ SENSITIVE_WORDS = frozenset(
         *("url", "uri", "endpoint", "host", "hostname", "bind", "address", "port", "proxy", "header", "headers"),
         *("mode", "permission", "permissions", "allow", "allowed", "allowlist", "deny", "approve", "approval"),
         *("rule", "rules", "sandbox", "trust", "trusted"),
-        *("enabled", "use", "plugin", "plugins", "module", "source", "sources"),
+        *("plugin", "plugins", "module", "source", "sources"),
     }
 )
 """Words that make a key's name sensitive; secret names are sensitive as well."""
