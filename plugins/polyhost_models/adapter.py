@@ -164,7 +164,7 @@ class OpenAIAdapter:
             **dict(self._provider.headers),
         }
         if self._provider.credential is not None:
-            headers["authorization"] = f"Bearer {self._credentials.get(self._provider.credential)}"
+            headers["authorization"] = f"Bearer {self._credentials.require(self._provider.credential)}"
         if self._provider.identify and request is not None:
             if request.session_id:
                 headers["x-deepseek-harness-session-id"] = request.session_id

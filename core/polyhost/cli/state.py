@@ -6,6 +6,7 @@ host is not here: see ``hosting``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -84,17 +85,15 @@ class HostState:
     @cached_property
     def configuration(self) -> Configuration:
         names = [name for name in self.catalog.names() if not self.catalog.essential(name)]
-        defaults: dict[str, Mapping[str, Any]] = {name: {} for name in names}
-        configuration = self._load(defaults)
-        # Defaults come from the plugins themselves, and disabled ones are not to be imported: hence two passes.
+        configuration = self._load({name: {} for name in names})
+        # Defaults come from the plugins themselves, and a disabled one is not to be imported: hence after the files.
+        defaults: dict[str, Mapping[str, Any]] = {}
         for name in names:
             row = configuration.rows.get(name)
             if row is not None and row.enabled and self.catalog.blocked_by(name) is None:
-                try:
+                with contextlib.suppress(PluginError):  # shown as broken wherever plugins are shown
                     defaults[name] = self.catalog.config_defaults(name)
-                except PluginError:
-                    continue  # it is shown as broken wherever plugins are shown
-        return self._load(defaults) if any(defaults.values()) else configuration
+        return configuration.with_defaults(defaults) if any(defaults.values()) else configuration
 
     def renewed(self) -> HostState:
         """The same invocation, reading everything anew."""

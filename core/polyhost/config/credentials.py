@@ -29,7 +29,7 @@ class MissingCredentialError(PolyhostError):
     default_code: ClassVar[str] = "MISSING_CREDENTIAL"
 
     def __init__(self, name: str) -> None:
-        way_out = f"add {name} to the credential store or set the environment variable {name}"
+        way_out = f"store it with `hostctl auth set {name}`, or set the environment variable {name}"
         super().__init__(printable(f"there is no credential {name}; {way_out}"))
         self.name = name
 

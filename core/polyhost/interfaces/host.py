@@ -28,7 +28,11 @@ class HostInfo(NamedTuple):
 class Credentials(Protocol):
     """Secrets by name: the credential store first, then the environment. Read at each use, never logged."""
 
-    def get(self, name: str) -> str:
+    def get(self, name: str) -> str | None:
+        """The trimmed secret, or None. Raises a typed error with INVALID_CREDENTIAL for an unusable one."""
+        ...
+
+    def require(self, name: str) -> str:
         """The trimmed secret. Raises a typed error with MISSING_CREDENTIAL or INVALID_CREDENTIAL."""
         ...
 
