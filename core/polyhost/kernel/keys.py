@@ -16,7 +16,7 @@ V = TypeVar("V")
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServiceKey(Generic[T]):
     """A service of type ``T`` under ``name``, for example ``SESSIONS = ServiceKey[SessionStore]("sessions")``.
 
@@ -46,7 +46,7 @@ class EventMode(StrEnum):
     WATERFALL = "waterfall"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EventKey(Generic[P]):
     """An event whose listeners take the parameters ``P``.
 
@@ -68,7 +68,7 @@ class EventKey(Generic[P]):
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MountKind(Generic[V]):
     """A kind of thing that plugins publish, with values of type ``V``.
 
