@@ -30,6 +30,14 @@ class Inbox(Protocol):
     @property
     def pending(self) -> bool: ...
 
+    def remove(self, message_id: str) -> bool:
+        """Withdraw a pending message; False when it is not pending (any more)."""
+        ...
+
+    def replace(self, message_id: str, message: JsonObject) -> bool:
+        """Put ``message``, of the same id or a new one, in the place of a pending one; False when it is not pending."""
+        ...
+
 
 class Agent(Protocol):
     """The handle that every front end drives. ``agent.id == agent.session.id``."""
@@ -73,7 +81,18 @@ class Agent(Protocol):
         ...
 
     def cancel(self, cause: JsonObject, *, keep_inbox: bool = False) -> None:
-        """Abort the current activity with ``{kind: user | parent | disposed | hook, ...}``; the first cause wins."""
+        """Abort the current activity with ``{kind: user | parent | disposed | hook, ...}``; the first cause wins.
+
+        Unless ``keep_inbox``, what is queued at this moment is discarded. Raises ValueError for another kind.
+        """
+        ...
+
+    def limit(self, *, max_steps: int | None = None, seconds: float | None = None) -> None:
+        """Bound each turn; None for no bound. A turn that reaches a bound ends ``aborted`` with a ``hook`` cause."""
+        ...
+
+    def resume_queue(self) -> None:
+        """Wake the agent for messages that a failed, blocked or cancelled turn left in the inbox, if any."""
         ...
 
     async def when_idle(self) -> None:
@@ -81,7 +100,7 @@ class Agent(Protocol):
         ...
 
     async def maintain(self, task: Callable[[AbortSignal], Awaitable[Any]]) -> Any:
-        """Exclusive work that is not a turn; only when idle, else raises at once."""
+        """Exclusive work that is not a turn; only when idle, else raises AGENT_BUSY before its first suspension."""
         ...
 
 
@@ -164,19 +183,38 @@ class RequestFailure(NamedTuple):
 
 AGENTS = ServiceKey[AgentRegistry]("agents")
 
-AGENT_CREATED = EventKey[[Agent]]("agent/created", contained=False)
-AGENT_DISPOSED = EventKey[[Agent]]("agent/disposed")
-AGENT_SESSION_START = EventKey[[Agent, str]]("agent/session-start")
+
+def _scope(agent: Agent, *_: object) -> object:
+    return agent.context.scope_tag
+
+
+def _subject(payload: StepProposal | RequestBuild | RequestFailure, *_: object) -> object:
+    return payload.agent.context.scope_tag
+
+
+AGENT_CREATED = EventKey[[Agent]]("agent/created", contained=False, scoped=True, subject=_scope)
+"""A raising listener vetoes the creation."""
+AGENT_DISPOSED = EventKey[[Agent]]("agent/disposed", scoped=True, subject=_scope)
+AGENT_SESSION_START = EventKey[[Agent, str]]("agent/session-start", scoped=True, subject=_scope)
 """``(agent, source)`` with source ``startup`` or ``resume``."""
-AGENT_STATUS = EventKey[[Agent, AgentStatus]]("agent/status")
-AGENT_INBOX_INSERTED = EventKey[[Agent, JsonObject]]("agent/inbox/inserted")
-AGENT_INBOX_DISCARDED = EventKey[[Agent, JsonObject]]("agent/inbox/discarded")
-AGENT_INBOX_CLAIMED = EventKey[[Agent, JsonObject, int]]("agent/inbox/claimed")
-AGENT_PRE_STEP = EventKey[[StepProposal]]("agent/pre-step", EventMode.WATERFALL)
-AGENT_REQUEST = EventKey[[RequestBuild]]("agent/request", EventMode.WATERFALL)
+AGENT_STATUS = EventKey[[Agent, AgentStatus]]("agent/status", scoped=True, subject=_scope)
+AGENT_INBOX_INSERTED = EventKey[[Agent, JsonObject]]("agent/inbox/inserted", scoped=True, subject=_scope)
+AGENT_INBOX_DISCARDED = EventKey[[Agent, JsonObject]]("agent/inbox/discarded", scoped=True, subject=_scope)
+AGENT_INBOX_CLAIMED = EventKey[[Agent, JsonObject, int]]("agent/inbox/claimed", scoped=True, subject=_scope)
+AGENT_PRE_STEP = EventKey[[StepProposal, Callable[[], Awaitable[Enter | Reject]]]](
+    "agent/pre-step", EventMode.WATERFALL, scoped=True, subject=_subject
+)
+"""``async listener(proposal, next) -> Enter | Reject``."""
+AGENT_REQUEST = EventKey[[RequestBuild, Callable[[], Awaitable[JsonObject]]]](
+    "agent/request", EventMode.WATERFALL, scoped=True, subject=_subject
+)
 """``async listener(build, next) -> call configuration``."""
-AGENT_REQUEST_ERROR = EventKey[[RequestFailure]]("agent/request-error", EventMode.WATERFALL)
+AGENT_REQUEST_ERROR = EventKey[[RequestFailure, Callable[[], Awaitable[bool]]]](
+    "agent/request-error", EventMode.WATERFALL, scoped=True, subject=_subject
+)
 """``async listener(failure, next) -> bool``: True retries in the same step."""
-AGENT_TURN_STOPPING = EventKey[[Agent, int, AbortSignal]]("agent/turn-stopping", EventMode.SERIAL)
-AGENT_ERROR = EventKey[[Agent, int, int, BaseException]]("agent/error")
+AGENT_TURN_STOPPING = EventKey[[Agent, int, AbortSignal]](
+    "agent/turn-stopping", EventMode.SERIAL, scoped=True, subject=_scope
+)
+AGENT_ERROR = EventKey[[Agent, int, int, BaseException]]("agent/error", scoped=True, subject=_scope)
 """``(agent, turn, step, error)``; step 0 means before the first step."""

@@ -8,7 +8,7 @@ the adapter's business. Shapes and codes follow agent-core 2.4 and 2.17.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from polyhost.interfaces.json_types import JsonObject
@@ -150,6 +150,10 @@ class ModelRequest:
         self.session_id = session_id
         self.purpose = purpose
 
+    def replace(self, **changes: Any) -> ModelRequest:
+        """A copy with some fields changed, for listeners of ``llm/stream``."""
+        return ModelRequest(**{name: getattr(self, name) for name in self.__slots__} | changes)
+
 
 class ProviderInfo(NamedTuple):
     id: str
@@ -218,14 +222,30 @@ class ModelRoute(NamedTuple):
 
 
 class PreparedCall(Protocol):
-    """A model request bound to one adapter registration; it may be dispatched once."""
+    """A model request bound to one adapter object; it may be dispatched once.
 
-    config: JsonObject
-    adapter_defaults: JsonObject
-    context_window: int | None
-    retry_policy: RetryPolicy
+    ``config`` is the call configuration with the model's defaults filled in, ``adapter_defaults`` marks which those
+    were: ``{reasoningEffort?: true, maxTokens?: true}``.
+    """
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]: ...
+    @property
+    def config(self) -> JsonObject: ...
+
+    @property
+    def adapter_defaults(self) -> JsonObject: ...
+
+    @property
+    def context_window(self) -> int | None: ...
+
+    @property
+    def retry_policy(self) -> RetryPolicy: ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        """The attempt. Raises :class:`ModelError` (INVALID_PREPARED_CALL) for a second call or another configuration.
+
+        A failing adapter ends the stream with one terminal ``Finish``; only ``llm/stream`` listeners raise.
+        """
+        ...
 
 
 class ModelRuntime(Protocol):
@@ -233,7 +253,9 @@ class ModelRuntime(Protocol):
 
     def routes(self) -> Sequence[ModelRoute]: ...
 
-    async def list_models(self, provider: str) -> Sequence[ModelInfo]: ...
+    async def list_models(self, provider: str) -> Sequence[ModelInfo]:
+        """What a provider offers. Raises :class:`ModelError` with NO_ADAPTER, INVALID_CATALOG or the adapter's code."""
+        ...
 
     async def prepare(self, config: JsonObject, signal: AbortSignal | None = None) -> PreparedCall:
         """Bind ``{provider, model, reasoningEffort?, temperature?, maxTokens?, stop?}`` to its adapter.
@@ -242,9 +264,13 @@ class ModelRuntime(Protocol):
         """
         ...
 
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        """One attempt without preparation: nothing is filled in, and a route without an adapter ends in NO_ADAPTER."""
+        ...
+
 
 MODELS = ServiceKey[ModelRuntime]("models")
 MODEL_ADAPTER = MountKind[ModelAdapter]("model-adapter")
 MODEL_ADAPTERS_UPDATED = EventKey[[]]("llm/adapters-updated")
-MODEL_STREAM = EventKey[[ModelRequest]]("llm/stream", EventMode.WATERFALL)
+MODEL_STREAM = EventKey[[ModelRequest, Callable[[], AsyncIterator[Chunk]]]]("llm/stream", EventMode.WATERFALL)
 """Around one attempt: ``listener(request, next) -> async iterator of chunks``."""

@@ -11,7 +11,15 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from polyhost.interfaces.agents import Agent
 from polyhost.interfaces.json_types import JsonObject
+from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.keys import EventKey, EventMode, MountKind, ServiceKey
+
+
+class PromptError(PolyhostError):
+    """The system prompt cannot be assembled; the message names the part."""
+
+    default_code = "PROMPT_INVALID"
+
 
 TextSource: TypeAlias = "str | Callable[[Agent], str | Awaitable[str | None] | None]"
 """Fixed text, or a function of the agent; empty text drops the part."""
@@ -40,15 +48,42 @@ class AssembledPrompt(NamedTuple):
     contexts: tuple[tuple[str, str], ...]
 
 
+class PromptAssembly:
+    """One assembly on its way. Listeners may change ``variables`` before ``next()``; nothing outlives the assembly.
+
+    :ivar variables: values of ``{{name}}`` that win over mounted ones; ``provider``, ``model`` and ``cwd`` are there.
+    :ivar tools: what the model may call, in canonical order.
+    """
+
+    __slots__ = ("agent", "tools", "variables")
+
+    def __init__(self, agent: Agent, variables: JsonObject, tools: Sequence[JsonObject]) -> None:
+        self.agent = agent
+        self.variables = variables
+        self.tools = tools
+
+
 class SystemPrompt(Protocol):
     """Assembles what a request starts with."""
 
-    async def assemble(self, agent: Agent, variables: JsonObject, tools: Sequence[JsonObject]) -> AssembledPrompt: ...
+    async def assemble(self, agent: Agent, variables: JsonObject, tools: Sequence[JsonObject]) -> AssembledPrompt:
+        """Resolve every part as ``agent`` sees it.
+
+        :param variables: ``{provider, model, cwd}``, None for what is not known.
+        :param tools: ``[{name, description, parameters}]`` in any order.
+        :raises PromptError: a part is malformed, its source failed, or a variable is unknown or without a value.
+        """
+        ...
 
 
 SYSTEM_PROMPT = ServiceKey[SystemPrompt]("system-prompt")
 PROMPT_SECTION = MountKind[PromptSection]("prompt-section")
 PROMPT_CONTEXT = MountKind[PromptContext]("prompt-context")
 PROMPT_VARIABLE = MountKind["Callable[[Agent], str | None]"]("prompt-variable")
-PROMPT_ASSEMBLE = EventKey[[Agent]]("system-prompt/assemble", EventMode.WATERFALL)
-"""``async listener(agent, next) -> AssembledPrompt``."""
+PROMPT_ASSEMBLE = EventKey[[PromptAssembly, Callable[[], Awaitable[AssembledPrompt]]]](
+    "system-prompt/assemble",
+    EventMode.WATERFALL,
+    scoped=True,
+    subject=lambda assembly, *_: assembly.agent.context.scope_tag,
+)
+"""``async listener(assembly, next) -> AssembledPrompt``."""

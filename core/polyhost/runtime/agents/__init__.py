@@ -1,1 +1,1 @@
-"""To be written."""
+"""Agents: the driver of turns over one session, its inbox, requests and tools, and the doors that open sessions."""
