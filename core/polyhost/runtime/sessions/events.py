@@ -27,7 +27,7 @@ SURFACE_TYPES = frozenset({"user/message", "assistant/message", "tool/result"})
 
 _KEYS = frozenset({"type", "seq", "time", "data", "sourceEventSeqs", "surfaceOp", "ignorable"})
 _REPLACE_KEYS = {"op", "start", "end"}
-_LINE_DEPTH = MAX_DEPTH + 1  # the envelope is one level around the payload
+LINE_DEPTH = MAX_DEPTH + 1  # the envelope is one level around the payload
 _HEAD = re.compile(rb'\{"type":"([a-z/-]+)","seq":(\d+),"time":(-?\d+),"data":')
 
 
@@ -66,7 +66,7 @@ def view(line: bytes) -> EventView:
 
 def decode_line(line: bytes) -> JsonObject:
     """The envelope of a committed line, fresh and detached."""
-    envelope: JsonObject = loads(line, max_depth=_LINE_DEPTH)
+    envelope: JsonObject = loads(line, max_depth=LINE_DEPTH)
     return envelope
 
 
@@ -102,7 +102,7 @@ def read_foreign(line: bytes, seq: int, catalogue: EventCatalogue) -> JsonObject
     :raises SessionError: SESSION_CORRUPT with the defect, or SESSION_UNSUPPORTED for an unknown required type.
     """
     try:
-        envelope = loads(line, max_depth=_LINE_DEPTH)
+        envelope = loads(line, max_depth=LINE_DEPTH)
     except WireError as error:
         raise SessionError(f"event {seq} is not JSON: {error.message}", code="SESSION_CORRUPT") from error
     problem = envelope_problem(envelope, seq)

@@ -51,6 +51,7 @@ class LiveSession:
     ) -> None:
         self.header = checked(header)
         self.id = self.header.id
+        self.store: object | None = None  # the one that this session has entered
         self._clock = clock
         self._catalogue = catalogue or EventCatalogue()
         self._lines: list[bytes] = []
