@@ -117,8 +117,7 @@ class Context:
 
         Raises :class:`ServiceConflictError` when the realm has a provider, :class:`ServiceTypeError` for a wrong value.
         """
-        self.owner.check_open()
-        return self._mount(SERVICE, (self.label(key), key.name), Provision(key, value, check), scope=None)
+        return self.mount(SERVICE, (self.label(key), key.name), Provision(key, value, check))
 
     def set(self, key: ServiceKey[T], value: T) -> None:
         """Replace the value of a service that this fiber provides, without telling anybody."""
@@ -141,7 +140,13 @@ class Context:
         :class:`InactiveContextError`; a mount that raised has left nothing behind.
         """
         self.owner.check_open()
-        return self._mount(kind, key, value, scope=self.scope_tag)
+        token = self.kernel.mounts.reserve(kind, key, value, owner=self.owner, scope=self.scope_tag)
+        try:
+            self.owner.commit([token])
+        except BaseException:
+            token.withdraw("its installation failed")
+            raise
+        return token
 
     def mount_set(self) -> MountSet:
         """An async context manager that mounts what is added to it together, or not at all."""
@@ -220,15 +225,6 @@ class Context:
         inherited = contextvars.copy_context()
         inherited.run(current_context.set, self)
         return inherited.run(fn, *args, **kwargs)
-
-    def _mount(self, kind: MountKind[V], key: Hashable, value: V, *, scope: object | None) -> MountToken[V]:
-        token = self.kernel.mounts.reserve(kind, key, value, owner=self.owner, scope=scope)
-        try:
-            self.owner.commit([token])
-        except BaseException:
-            token.withdraw("its installation failed")
-            raise
-        return token
 
 
 class Realm:

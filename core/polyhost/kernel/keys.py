@@ -73,10 +73,12 @@ class MountKind(Generic[V]):
     """A kind of thing that plugins publish, with values of type ``V``.
 
     :param unique: True when one key has one owner at a time in a scope; False for anonymous registrations.
+    :param scoped: False when mounts of this kind are seen from every scope, wherever they were made.
     """
 
     name: str
     unique: bool = True
+    scoped: bool = True
 
     def __str__(self) -> str:
         return self.name

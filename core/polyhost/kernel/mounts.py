@@ -171,6 +171,7 @@ class MountTable:
         """Take ``key`` for ``owner``, invisibly. Raises what the handler refuses, or its conflict error."""
         entry = self._kind(kind)
         entry.handler.validate(key, value)
+        scope = scope if kind.scoped else None
         if kind.unique and (holder := entry.reserved.get((scope, key))) is not None:
             raise entry.handler.conflict(key, holder, owner)
         self._serial += 1

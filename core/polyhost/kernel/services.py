@@ -70,7 +70,8 @@ class Provision(Generic[T]):
 
 
 ServiceToken = MountToken[Provision[Any]]
-SERVICE: MountKind[Provision[Any]] = MountKind("service")
+SERVICE: MountKind[Provision[Any]] = MountKind("service", scoped=False)
+"""Services; a mount's key is ``(realm label, service name)``. :meth:`Context.provide` is the short form."""
 
 
 def interchangeable(one: ServiceToken, other: ServiceToken) -> bool:

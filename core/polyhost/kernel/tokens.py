@@ -71,6 +71,7 @@ class MountToken(Generic[V]):
     """
 
     __slots__ = (
+        "_aborted",
         "_aborter",
         "_waiter",
         "begun",
@@ -117,7 +118,7 @@ class MountToken(Generic[V]):
         self._aborter: AbortController | None = None
         self.runs: dict[Run, None] = {}
         self.undo: list[tuple[str, Cleanup]] = []
-        self.installed = self.begun = self.claimed = self.removed = False
+        self._aborted = self.installed = self.begun = self.claimed = self.removed = False
         self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -132,7 +133,7 @@ class MountToken(Generic[V]):
         """Aborted when the mount is withdrawn; hand it to whatever works on the mount's behalf."""
         if self._aborter is None:
             self._aborter = AbortController()
-            if self.removed:
+            if self._aborted:
                 self._aborter.abort(self.reason)
         return self._aborter.signal
 
@@ -234,6 +235,7 @@ class MountToken(Generic[V]):
 
     def abort(self) -> None:
         """Abort ``aborted``; for the table."""
+        self._aborted = True
         if self._aborter is not None:
             self._aborter.abort(self.reason)
 
