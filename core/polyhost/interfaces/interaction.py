@@ -46,9 +46,13 @@ class ApprovalRequest(NamedTuple):
 
 
 class ApprovalAnswer(NamedTuple):
-    """``remember`` also allows the same tool for the rest of this session, in this process."""
+    """What a person decided.
 
-    allowed: bool
+    :param allowed: None when the question was closed without an answer; the call is then cancelled.
+    :param remember: also allow the same tool for the rest of this session, in this process.
+    """
+
+    allowed: bool | None
     remember: bool = False
 
 
@@ -88,7 +92,10 @@ class Surface(Protocol):
     async def approve(self, request: ApprovalRequest) -> ApprovalAnswer | None: ...
 
     async def ask(self, request: QuestionRequest) -> list[JsonObject] | None:
-        """Answers ``[{id, selected: [label], custom?}]`` in the order of the questions."""
+        """Answers ``[{id, selected: [label], custom?}]`` in the order of the questions.
+
+        Raise :class:`QuestionError` with ASK_CANCELLED when a person closed the question without an answer.
+        """
         ...
 
 
@@ -108,6 +115,13 @@ class Interactions(Protocol):
 
     async def ask(self, agent: Agent | None, questions: list[JsonObject], signal: AbortSignal) -> list[JsonObject]:
         """Validated answers. Raises :class:`QuestionError`."""
+        ...
+
+    def check_answers(self, questions: Sequence[JsonObject], answers: JsonValue) -> None:
+        """Raise :class:`QuestionError` (BAD_ANSWER) unless ``answers`` answers ``questions``.
+
+        For front ends that want to tell their user; the broker checks every answer anyway.
+        """
         ...
 
     def adopt(
