@@ -7,6 +7,7 @@ happens synchronously inside the call that wakes the agent, so that a caller fin
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from polyhost.interfaces import (
 )
 from polyhost.kernel.context import Context
 from polyhost.kernel.errors import PolyhostError
+from polyhost.kernel.startup import current_context
 from polyhost.kernel.signals import AbortController, AbortSignal
 from polyhost.runtime.agents.events import AgentEvents
 from polyhost.runtime.agents.inbox import NEXT_STEP, NEXT_TURN, AgentInbox
@@ -97,6 +99,9 @@ class LiveAgent:
             inbox=self._inbox,
             requests=self._requests,
         )
+        # Drivers work on behalf of this agent, whoever woke it.
+        self._variables = contextvars.copy_context()
+        self._variables.run(current_context.set, context)
         self._activity: _Activity | None = None
         self._latched = False
         self._doomed: set[str] = set()  # cancelled, but their splices could not be logged yet
@@ -196,7 +201,9 @@ class LiveAgent:
         activity = self._activity = _Activity(driving=True)
         self._publish("running")
         self._open_turn(activity)
-        activity.task = asyncio.get_running_loop().create_task(self._drive(activity), name=f"agent {self.id}")
+        activity.task = asyncio.get_running_loop().create_task(
+            self._drive(activity), name=f"agent {self.id}", context=self._variables.copy()
+        )
 
     def _open_turn(self, activity: _Activity) -> None:
         activity.turn = None
@@ -278,14 +285,18 @@ class LiveAgent:
             return
         self._doomed.clear()
 
-    async def close(self) -> None:
-        """End the current activity with cause ``disposed`` and let nothing start any more.
+    def stop(self) -> None:
+        """Cancel the current activity with cause ``disposed`` and let nothing start any more.
 
         What is queued stays in the session's log and is pending again when it is resumed.
         """
         self._closing = True
-        self.cancel(DISPOSED, keep_inbox=True)
         self._latched = False
+        self.cancel(DISPOSED, keep_inbox=True)
+
+    async def close(self) -> None:
+        """:meth:`stop`, and wait until everything has ended. From then on messages are refused."""
+        self.stop()
         await self.when_idle()
         self._closed = True
         self._parts.tickets.close()

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from polyhost.interfaces import (
     PROMPT_ASSEMBLE,
@@ -26,7 +26,7 @@ from polyhost.interfaces import (
     PromptSection,
     TextSource,
 )
-from polyhost.kernel.context import Context
+from polyhost.kernel.context import Context, Kernel
 from polyhost.kernel.keys import MountKind
 from polyhost.kernel.mounts import KindHandler, MountTable
 from polyhost.runtime.models.errors import error_chain
@@ -43,10 +43,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REFERENCE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 
-class PartKind(KindHandler[PromptSection | PromptContext]):
+class PartKind(KindHandler[Part], Generic[Part]):
     """Refuses sections and contexts without a name, a finite order or a text."""
 
-    def validate(self, key: Hashable, value: PromptSection | PromptContext) -> None:
+    def validate(self, key: Hashable, value: Part) -> None:
         if not isinstance(key, str) or not key:
             raise PromptError(f"a part of the prompt is mounted under its name, not under {key!r}")
         if isinstance(value.order, bool) or not isinstance(value.order, int | float) or not math.isfinite(value.order):
@@ -63,6 +63,13 @@ class VariableKind(KindHandler[Callable[[Agent], str | None]]):
             raise PromptError(f"a prompt variable is named like model or work_dir, not {key!r}")
         if not callable(value):
             raise PromptError(f'prompt variable "{key}" must be a function of the agent')
+
+
+def prepare_prompt_kinds(kernel: Kernel) -> None:
+    """Say what prompt parts must look like. Once per host, before the first of them is mounted."""
+    kernel.mounts.handle(PROMPT_SECTION, PartKind[PromptSection]())
+    kernel.mounts.handle(PROMPT_CONTEXT, PartKind[PromptContext]())
+    kernel.mounts.handle(PROMPT_VARIABLE, VariableKind())
 
 
 def mount_defaults(context: Context, *, identity: str = IDENTITY, persona: str = PERSONA) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Sequence
 
 from polyhost.interfaces import (
     MODEL_ADAPTER,
+    MODEL_ADAPTERS_UPDATED,
     MODEL_STREAM,
     Chunk,
     JsonObject,
@@ -21,6 +22,7 @@ from polyhost.interfaces import (
     ModelRoute,
     RetryPolicy,
 )
+from polyhost.kernel.context import Kernel
 from polyhost.kernel.events import EventBus
 from polyhost.kernel.mounts import KindHandler, MountTable, MountToken
 from polyhost.kernel.scopes import Owner
@@ -56,6 +58,11 @@ class AdapterKind(KindHandler[ModelAdapter]):
 
     def announce(self, token: MountToken[ModelAdapter]) -> None:
         self._changed()
+
+
+def prepare_model_kinds(kernel: Kernel) -> None:
+    """Say what adapters must look like. Once per host, before the first of them is mounted."""
+    kernel.mounts.handle(MODEL_ADAPTER, AdapterKind(lambda: kernel.events.emit(MODEL_ADAPTERS_UPDATED)))
 
 
 class BoundCall:
