@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -140,7 +141,7 @@ class Path:
 
     def of(self, token: MountToken[Any]) -> str:
         mine = [(old, new) for changed, old, new in self.changes if changed is token]
-        assert all(new == old for (_, new), (old, _) in zip(mine, mine[1:], strict=False))
+        assert all(new == old for (_, new), (old, _) in itertools.pairwise(mine))
         return " ".join([mine[0][0], *(new for _, new in mine)]) if mine else ""
 
 

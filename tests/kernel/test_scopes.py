@@ -79,7 +79,7 @@ class TestDisposal:
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.wait({cancelled})
-        assert not first.done() and not second.done() and not closing.done()
+        assert not any(waiting.done() for waiting in (first, second, closing))
         release.set()
         await asyncio.gather(first, second, closing)
         await scope.dispose()
