@@ -155,6 +155,28 @@ class PluginError(PolyhostError):
         self.stage: Stage = stage
 
 
+class PluginsFailedError(PolyhostError):
+    """Rows could not be brought up, and the host went back to what it was, or cannot start.
+
+    :ivar failures: what went wrong, by row id.
+    :ivar unrestored: rows that ran before and do not run again now; empty when everything was put back.
+    """
+
+    default_code = "PLUGINS_FAILED"
+
+    def __init__(
+        self,
+        headline: str,
+        failures: Mapping[str, PluginFailure],
+        unrestored: Mapping[str, PluginFailure] | None = None,
+    ) -> None:
+        self.failures = dict(failures)
+        self.unrestored = dict(unrestored or {})
+        lines = [f"{id}: {failure}" for id, failure in self.failures.items()]
+        lines += [f"{id}: could not be restored: {failure}" for id, failure in self.unrestored.items()]
+        super().__init__("\n  ".join([f"{headline}:", *lines]))
+
+
 class PluginRecord:
     """All that is known of one plugin row, or of one plugin without a row. Never raises, needs no running host.
 
