@@ -23,8 +23,8 @@ from polyhost.interfaces import (
 )
 from polyhost.kernel.context import Context
 from polyhost.kernel.errors import PolyhostError
-from polyhost.kernel.startup import current_context
 from polyhost.kernel.signals import AbortController, AbortSignal
+from polyhost.kernel.startup import current_context
 from polyhost.runtime.agents.events import AgentEvents
 from polyhost.runtime.agents.inbox import NEXT_STEP, NEXT_TURN, AgentInbox
 from polyhost.runtime.agents.parts import AgentParts, AgentServices, TurnLimits
@@ -128,6 +128,11 @@ class LiveAgent:
     def status(self) -> AgentStatus:
         activity = self._activity
         return "running" if activity is not None and activity.driving and not activity.settling else "idle"
+
+    @property
+    def closing(self) -> bool:
+        """Whether the agent is being disposed, or is gone."""
+        return self._closing
 
     @property
     def model(self) -> str | None:

@@ -24,7 +24,7 @@ from polyhost.runtime.sessions.store import LiveSessions
 
 Commit: TypeAlias = Callable[[], object]
 Setup: TypeAlias = Callable[[LiveAgent], "Awaitable[Commit | None] | Commit | None"]
-"""Prepares an agent that nobody sees yet: mounts in its scope, events in its log. May return a last, synchronous step."""
+"""Prepares an agent that nobody sees yet: mounts in its scope, events in its log. May return a final step."""
 
 
 class _Tag:

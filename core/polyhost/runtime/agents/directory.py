@@ -1,0 +1,251 @@
+"""Opening sessions, live or stored: the one door that every front end uses.
+
+Concurrent opens of one id share one creation or resume; each opener holds a lease, and the agent ends with the last of
+them. Who answers the session's approvals is noted with the broker. How an agent is made is in ``loop``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from polyhost.interfaces import Interactions, OpenedSession, PermissionMode, SessionError, StoredSession
+from polyhost.kernel.signals import AbortController, AbortSignal
+from polyhost.runtime.agents.agent import LiveAgent
+from polyhost.runtime.agents.loop import AgentHandle, AgentLoop, AgentSpec
+from polyhost.runtime.agents.registry import LiveAgents
+from polyhost.runtime.agents.requests import split_model
+from polyhost.runtime.sessions.storage import JsonlStorage
+
+T = TypeVar("T")
+
+
+class _Wishes(NamedTuple):
+    """What an opener asks for; those of the first one count."""
+
+    create: bool
+    cwd: str | None
+    model: str | None
+    max_tokens: int | None
+    surface: str | None
+    mode: PermissionMode | None
+
+
+class _Residency:
+    """One live agent that was opened here, and how many still use it."""
+
+    __slots__ = ("created", "handle", "leases")
+
+    def __init__(self, handle: AgentHandle, *, created: bool) -> None:
+        self.handle = handle
+        self.created = created
+        self.leases = 0
+
+
+class _Opening:
+    """A creation or resume under way, and how many wait for it."""
+
+    __slots__ = ("controller", "task", "waiting")
+
+    def __init__(self, controller: AbortController, task: asyncio.Task[_Residency]) -> None:
+        self.controller = controller
+        self.task = task
+        self.waiting = 0
+
+
+class Directory:
+    """See :class:`polyhost.interfaces.sessions.SessionDirectory`.
+
+    :param storage: None keeps sessions in memory: nothing is stored, nothing can be resumed.
+    :param interactions: finds the broker at each use; None while there is none.
+    """
+
+    def __init__(
+        self,
+        loop: AgentLoop,
+        agents: LiveAgents,
+        *,
+        storage: JsonlStorage | None = None,
+        interactions: Callable[[], Interactions | None] = lambda: None,
+    ) -> None:
+        self._loop = loop
+        self._agents = agents
+        self._storage = storage
+        self._interactions = interactions
+        self._residencies: dict[str, _Residency] = {}
+        self._openings: dict[str, _Opening] = {}
+
+    async def open(
+        self,
+        session_id: str | None = None,
+        *,
+        cwd: str | None = None,
+        model: str | None = None,
+        create: bool = True,
+        surface: str | None = None,
+        mode: PermissionMode | None = None,
+        signal: AbortSignal | None = None,
+        max_tokens: int | None = None,
+    ) -> OpenedSession:
+        """See :meth:`polyhost.interfaces.sessions.SessionDirectory.open`.
+
+        ``signal`` ends the caller's own wait; an opening that others share goes on.
+
+        :param max_tokens: output cap of each request, for an agent that this call makes.
+        :raises SessionError: also SESSION_HEADER for a missing or relative ``cwd``, SESSION_CWD for another one.
+        :raises NoModelError: ``model`` is not ``provider/model``.
+        :raises AbortedError: ``signal``.
+        """
+        if model is not None:
+            split_model(model)
+        if cwd is not None and not os.path.isabs(cwd):
+            raise SessionError(f"a session's working directory is an absolute path, not {cwd!r}", code="SESSION_HEADER")
+        wishes = _Wishes(create, cwd, model, max_tokens, surface, mode)
+        residency, made_here = await self._enter(session_id, wishes, signal)
+        close = self._lease(residency)
+        agent = residency.handle.agent
+        try:
+            _require_cwd(agent, cwd)
+        except SessionError:
+            await close()
+            raise
+        if model is not None and agent.model != model:
+            agent.set_model(model)
+        return OpenedSession(agent, close, resumed=not (made_here and residency.created))
+
+    async def stored(self, *, limit: int | None = None) -> Sequence[StoredSession]:
+        return await self._storage.list(limit=limit) if self._storage is not None else ()
+
+    async def read(self, session_id: str) -> tuple[StoredSession, Sequence[bytes]]:
+        if self._storage is None:
+            raise _not_found(session_id)
+        inspected = await self._storage.inspect(session_id)
+        return inspected.stored, inspected.lines
+
+    # -- the agent of a session
+
+    async def _enter(
+        self, session_id: str | None, wishes: _Wishes, signal: AbortSignal | None
+    ) -> tuple[_Residency, bool]:
+        """The residency of a session with a lease taken, and whether this call began it."""
+        known = session_id is not None
+        session_id = session_id or str(uuid.uuid4())
+        while (residency := self._residencies.get(session_id)) is not None:
+            if not residency.handle.agent.closing:
+                residency.leases += 1
+                return residency, False
+            await _within(signal, residency.handle.dispose())
+            self._forget(session_id, residency)
+        opening = self._openings.get(session_id)
+        began = opening is None
+        if opening is None:
+            if self._agents.get(session_id) is not None:
+                raise SessionError(
+                    f"session {session_id!r} is in use by another part of this process", code="SESSION_BUSY"
+                )
+            opening = self._begin(session_id, wishes, known=known)
+        return await self._join(opening, signal), began
+
+    def _begin(self, session_id: str, wishes: _Wishes, *, known: bool) -> _Opening:
+        controller = AbortController()
+        task = asyncio.get_running_loop().create_task(
+            self._make(session_id, wishes, controller.signal, known=known), name=f"opening session {session_id}"
+        )
+        opening = self._openings[session_id] = _Opening(controller, task)
+        return opening
+
+    async def _join(self, opening: _Opening, signal: AbortSignal | None) -> _Residency:
+        opening.waiting += 1
+        try:
+            residency = await _within(signal, asyncio.shield(opening.task))
+            residency.leases += 1
+            return residency
+        finally:
+            opening.waiting -= 1
+            if not opening.waiting and not opening.task.done():
+                opening.controller.abort("everybody who wanted the session has left")
+                opening.task.add_done_callback(self._drop_unused)
+
+    def _drop_unused(self, task: asyncio.Task[_Residency]) -> None:
+        """Nobody waited until the session was open: end it, if it came to be."""
+        if not task.cancelled() and task.exception() is None and not task.result().leases:
+            task.result().handle.dispose()
+
+    async def _make(self, session_id: str, wishes: _Wishes, signal: AbortSignal, *, known: bool) -> _Residency:
+        try:
+            residency = await self._resume_or_create(session_id, wishes, signal, known=known)
+            self._residencies[session_id] = residency
+            return residency
+        finally:
+            del self._openings[session_id]
+
+    async def _resume_or_create(
+        self, session_id: str, wishes: _Wishes, signal: AbortSignal, *, known: bool
+    ) -> _Residency:
+        spec = AgentSpec(
+            model=wishes.model, max_tokens=wishes.max_tokens, entered=lambda agent: self._adopt(agent, wishes)
+        )
+        if known and self._storage is not None:
+            try:
+                return _Residency(await self._loop.resume(spec, session_id, signal=signal), created=False)
+            except SessionError as error:
+                if error.code != "SESSION_NOT_FOUND" or not wishes.create:
+                    raise
+        if not wishes.create:
+            raise _not_found(session_id)
+        if wishes.cwd is None:
+            raise SessionError("a new session needs a working directory (cwd)", code="SESSION_HEADER")
+        handle = await self._loop.create(spec, session_id, signal=signal, cwd=wishes.cwd)
+        return _Residency(handle, created=True)
+
+    def _adopt(self, agent: LiveAgent, wishes: _Wishes) -> None:
+        """Tell the broker who owns the session, and let it log the permission facts that are not there yet."""
+        broker = self._interactions()
+        if broker is not None:
+            undo = broker.adopt(agent.session, surface=wishes.surface, mode=wishes.mode)
+            agent.context.defer(undo, label="leaving its front end")
+
+    # -- leases
+
+    def _lease(self, residency: _Residency) -> Callable[[], Awaitable[None]]:
+        """The function that gives one lease back, once; with the last one the agent ends."""
+        given_back: asyncio.Task[None] | None = None
+
+        async def close() -> None:
+            nonlocal given_back
+            if given_back is None:
+                given_back = asyncio.get_running_loop().create_task(self._give_back(residency))
+            await asyncio.shield(given_back)
+
+        return close
+
+    async def _give_back(self, residency: _Residency) -> None:
+        residency.leases -= 1
+        if residency.leases:
+            return
+        await residency.handle.dispose()
+        self._forget(residency.handle.agent.id, residency)
+
+    def _forget(self, session_id: str, residency: _Residency) -> None:
+        if self._residencies.get(session_id) is residency:
+            del self._residencies[session_id]
+
+
+async def _within(signal: AbortSignal | None, work: Awaitable[T]) -> T:
+    return await (work if signal is None else signal.race(work))
+
+
+def _require_cwd(agent: LiveAgent, cwd: str | None) -> None:
+    stored = agent.session.header.cwd
+    if cwd is not None and stored is not None and os.path.normpath(cwd) != os.path.normpath(stored):
+        raise SessionError(
+            f"session {agent.id!r} belongs to {stored}, not to {cwd}; open it there, or start another one",
+            code="SESSION_CWD",
+        )
+
+
+def _not_found(session_id: str) -> SessionError:
+    return SessionError(f'session "{session_id}" not found', code="SESSION_NOT_FOUND")
