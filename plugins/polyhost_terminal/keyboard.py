@@ -26,7 +26,7 @@ class Keyboard:
             if self._ended:
                 return None
             readable: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(self._fd, lambda done=readable: done.done() or done.set_result(None))
+            loop.add_reader(self._fd, _settle, readable)
             try:
                 await readable
             finally:
@@ -48,3 +48,8 @@ class Keyboard:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         self._buffer = self._buffer[-_MAX_LINE:]
         self._lines.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -55,8 +55,8 @@ class HostGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message += " Commands may come from plugins: see `hostctl plugins list`."
-            raise
+            hint = "Commands may come from plugins: see `hostctl plugins list`."
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
 
     def _specs(self, ctx: click.Context) -> list[CommandSpec]:
         specs = {spec.name: spec for specs in _state(ctx).commands().values() for spec in specs}
@@ -105,7 +105,7 @@ def _state(ctx: click.Context) -> HostState:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much is logged.")
 @click.version_option(package_name="polyhost", prog_name="hostctl", message="%(prog)s %(version)s")
 @click.pass_context
-def hostctl(ctx: click.Context, **options: Any) -> None:
+def hostctl(ctx: click.Context, /, **options: Any) -> None:
     """A plugin-based host for coding agents."""
     _state(ctx)
 

@@ -223,7 +223,9 @@ class Fiber:
     def _provided(self) -> bool:
         """Whether the providers that this activation began with, or their equals, are there."""
         available = self._available()
-        return available is not None and all(interchangeable(self._used[key], available[key]) for key in available)
+        return available is not None and all(
+            key in self._used and interchangeable(self._used[key], token) for key, token in available.items()
+        )
 
     def _may_start(self) -> bool:
         """Nothing starts under an owner that is being torn down: its turn to be disposed will come."""

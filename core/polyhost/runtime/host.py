@@ -20,6 +20,9 @@ from polyhost.kernel.inventory import Resolve
 from polyhost.kernel.plugin_host import PluginHost
 from polyhost.kernel.plugins import PluginRow
 from polyhost.process import ProcessSupervisor
+from polyhost.runtime.agents.prompt import prepare_prompt_kinds
+from polyhost.runtime.models.routes import prepare_model_kinds
+from polyhost.runtime.tools.registry import prepare_tool_kinds
 
 SHUTDOWN_TIMEOUT = 15.0
 """Seconds that an orderly shutdown may take before the host gives up on what is left, by name."""
@@ -53,7 +56,7 @@ class Host:
         self._rows = rows
         self._redactor = redactor
         self.kernel = Kernel()
-        self.plugins = PluginHost(self.kernel, catalog, resolve, strict=strict)
+        self.plugins = PluginHost(self.kernel.root, catalog, resolve, strict=strict)
         self._processes: ProcessSupervisor | None = None
 
     @property
@@ -64,11 +67,14 @@ class Host:
     async def start(self) -> None:
         """Start everything. A failing plugin is recorded and left out; an essential one, or any when strict, raises."""
         self._processes = ProcessSupervisor()
+        for prepare in (prepare_model_kinds, prepare_prompt_kinds, prepare_tool_kinds):
+            prepare(self.kernel)
         self.root.provide(HOST, self._info)
         self.root.provide(REDACTOR, self._redactor)
         self.root.provide(CREDENTIALS, CredentialStore(self._home, redactor=self._redactor))
         self.root.provide(PROCESSES, self._processes)
-        await self.plugins.boot(self._rows)
+        self.plugins.boot(self._rows)
+        await self.plugins.settled()
 
     async def aclose(self) -> None:
         """Stop in order: front ends, agents (cause ``disposed``), sessions with their last bytes, child processes."""

@@ -1,0 +1,49 @@
+"""Built-in plugin ``runtime-sessions``: publishes the live sessions and the storage that keeps them written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from polyhost.interfaces import HOST, SESSION_HEALTH, SESSIONS
+from polyhost.kernel.hookspecs import hookimpl
+from polyhost.kernel.keys import ServiceKey
+from polyhost.kernel.plugins import PluginInfo
+from polyhost.runtime.sessions.catalogue import EventCatalogue
+from polyhost.runtime.sessions.storage import JsonlStorage
+from polyhost.runtime.sessions.store import LiveSessions
+
+if TYPE_CHECKING:
+    from polyhost.kernel.context import Context
+
+STORAGE = ServiceKey[JsonlStorage]("session-storage")
+"""The storage as such; front ends go through ``SESSION_DIRECTORY``."""
+
+LIVE_SESSIONS: ServiceKey[LiveSessions] = ServiceKey(SESSIONS.name)
+"""The service ``SESSIONS`` with all that the runtime's own parts may do with it."""
+
+SESSIONS_FOLDER = "sessions"
+
+
+@hookimpl
+def polyhost_plugin() -> PluginInfo:
+    return PluginInfo(
+        name="runtime-sessions",
+        summary="Session logs, live and stored",
+        requires=(HOST,),
+        provides=(SESSIONS, STORAGE),
+    )
+
+
+@hookimpl
+async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
+    catalogue = EventCatalogue()
+    storage = JsonlStorage(
+        ctx.require(HOST).home / SESSIONS_FOLDER,
+        catalogue=catalogue,
+        on_health=lambda session, reason: ctx.kernel.events.emit(SESSION_HEALTH, session, reason),
+    )
+    ctx.provide(STORAGE, storage)
+    ctx.provide(LIVE_SESSIONS, LiveSessions(ctx.kernel.events, storage, catalogue=catalogue))
+    yield
+    await storage.close()
