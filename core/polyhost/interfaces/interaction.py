@@ -7,7 +7,7 @@ withdrawn through their signal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from polyhost.interfaces.json_types import JsonObject, JsonValue
@@ -162,6 +162,8 @@ class Interactions(Protocol):
 
 
 INTERACTIONS = ServiceKey[Interactions]("interactions")
-SURFACE = MountKind[Surface]("surface", unique=False)
-APPROVAL_REQUEST = EventKey[[ApprovalRequest]]("approval/request", EventMode.WATERFALL)
+SURFACE = MountKind[Surface]("surface", unique=False, scoped=False)
+APPROVAL_REQUEST = EventKey[[ApprovalRequest, Callable[[], Awaitable[ApprovalOutcome]]]](
+    "approval/request", EventMode.WATERFALL
+)
 """``async listener(request, next) -> ApprovalOutcome``; the innermost step offers the request to surfaces."""

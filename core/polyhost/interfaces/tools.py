@@ -202,6 +202,8 @@ class Block(NamedTuple):
     contexts: tuple[JsonObject, ...] = ()
 
 
+Review: TypeAlias = Accept | Block
+
 ToolGuard: TypeAlias = Callable[[ToolCall], "Deny | None"]
 """The last word before a body runs: it can only deny, and no later listener can undo it."""
 
@@ -260,10 +262,13 @@ TOOL = MountKind[Tool]("tool")
 TOOL_GUARD = MountKind[ToolGuard]("tool-guard", unique=False)
 TOOLS_CHANGED = EventKey[[]]("tools/change", contained=False)
 """A tool appeared or went. A listener that raises undoes an appearance; a departure cannot be stopped."""
-TOOL_PRE_EXECUTE = EventKey[[ToolCall]]("tools/pre-execute", EventMode.WATERFALL)
+TOOL_PRE_EXECUTE = EventKey[[ToolCall, Callable[[], Awaitable[Decision]]]]("tools/pre-execute", EventMode.WATERFALL)
 """``async listener(call, next) -> Decision``."""
-TOOL_EXECUTE = EventKey[[ToolCall]]("tools/execute", EventMode.WATERFALL)
+TOOL_EXECUTE = EventKey[[ToolCall, Callable[[], Awaitable[Any]]]]("tools/execute", EventMode.WATERFALL)
 """Around the body: ``async listener(call, next) -> value``; it may replace ``call.signal`` for the body."""
-TOOL_POST_EXECUTE = EventKey[[ToolCall, ToolResult]]("tools/post-execute", EventMode.WATERFALL)
+TOOL_POST_EXECUTE = EventKey[[ToolCall, ToolResult, Callable[[], Awaitable[Review]]]](
+    "tools/post-execute", EventMode.WATERFALL
+)
 """``async listener(call, result, next) -> Accept | Block``."""
 TOOL_RESULT = EventKey[[ToolCall, ToolResult]]("tools/result")
+"""The outcome of each call, once: a copy of what is about to be logged."""

@@ -247,29 +247,25 @@ class Broker:
 
     def trusts_shell(self, agent: Agent | None) -> bool:
         """Whether the front end that owns the session lets it run programs unasked in ``workspace`` mode."""
-        if agent is None:
-            return False
-        owner = self._owner(agent.id, agent.context.scope_tag)
+        owner = self._owner(agent.id) if agent is not None else None
         return owner is not None and owner.trusts_shell is True
 
-    def _owner(self, session_id: str, scope: object | None = None) -> Surface | None:
+    def _owner(self, session_id: str) -> Surface | None:
         """A surface of the front end that opened the session first and still holds it."""
         name = next(iter(self._owners.get(session_id, {}).values()), None)
-        surfaces = [token.value for token in self._kernel.mounts.tokens(SURFACE, scope=scope)]
+        surfaces = (token.value for token in self._kernel.mounts.tokens(SURFACE))
         return next((surface for surface in surfaces if surface.name == name), None)
 
     def _surfaces(self, agent: Agent | None) -> list[MountToken[Surface]]:
-        if agent is None:
-            return list(self._kernel.mounts.tokens(SURFACE))
-        tokens = self._kernel.mounts.tokens(SURFACE, scope=agent.context.scope_tag)
-        return [token for token in tokens if token.value.serves(agent.id)]
+        tokens = self._kernel.mounts.tokens(SURFACE)
+        return [token for token in tokens if agent is None or token.value.serves(agent.id)]
 
     # -- modes and policies
 
     def mode(self, agent: Agent | None) -> PermissionMode:
         if agent is None:
             return self._default_mode
-        return mode_of(self._facts.read(agent.session), self._fallback_mode(agent.id, agent.context.scope_tag))
+        return mode_of(self._facts.read(agent.session), self._fallback_mode(agent.id))
 
     def set_mode(self, agent: Agent, mode: PermissionMode) -> None:
         preset = preset_of(mode)
@@ -281,10 +277,10 @@ class Broker:
         _tell(agent, f"The permission mode of this session is now {mode}.")
 
     def preset(self, agent: Agent) -> str:
-        return current_preset(self._facts.read(agent.session), self._fallback_mode(agent.id, agent.context.scope_tag))
+        return current_preset(self._facts.read(agent.session), self._fallback_mode(agent.id))
 
     def policy(self, agent: Agent) -> ApprovalPolicy:
-        return policy_of(self._facts.read(agent.session), self._fallback_mode(agent.id, agent.context.scope_tag))
+        return policy_of(self._facts.read(agent.session), self._fallback_mode(agent.id))
 
     def set_policy(self, agent: Agent, policy: ApprovalPolicy) -> None:
         if policy not in ("ask", "never"):
@@ -294,8 +290,8 @@ class Broker:
         agent.session.append(POLICY_EVENT, {"policy": policy})
         _tell(agent, f"The approval policy of this session is now {policy}.")
 
-    def _fallback_mode(self, session_id: str, scope: object | None = None) -> PermissionMode:
-        owner = self._owner(session_id, scope)
+    def _fallback_mode(self, session_id: str) -> PermissionMode:
+        owner = self._owner(session_id)
         return owner.default_mode or self._default_mode if owner is not None else self._default_mode
 
 

@@ -136,3 +136,25 @@ def switching_facts(facts: Facts, preset: Preset) -> Iterator[tuple[str, dict[st
         yield SANDBOX_EVENT, {"mode": preset.sandbox}
     if facts.policy != preset.policy:
         yield POLICY_EVENT, {"policy": preset.policy}
+
+
+def describe_mode(mode: PermissionMode, *, trusts_shell: bool) -> str:
+    """What the model should know of its mode."""
+    if mode == "read-only":
+        return "Permission mode: read-only. Files can be read; calls that change files or run commands are refused."
+    if mode == "ask":
+        return "Permission mode: ask. Calls that change files or run commands wait for the user's approval."
+    if mode == "full":
+        return "Permission mode: full. Files can be changed and commands run without asking."
+    commands = "commands run without asking" if trusts_shell else "running commands waits for the user's approval"
+    return (
+        "Permission mode: workspace. Files inside the working directory can be changed without asking; "
+        f"changing others waits for the user's approval; {commands}."
+    )
+
+
+def describe_policy(policy: ApprovalPolicy) -> str:
+    """What the model should know of its approval policy."""
+    if policy == "ask":
+        return "Approval policy: ask. The user is asked about calls that need approval."
+    return "Approval policy: never. The user is not asked: calls that need approval are rejected."

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
+from weakref import WeakSet
 
 from polyhost.interfaces.agents import Agent
 from polyhost.interfaces.json_types import JsonObject
@@ -70,9 +71,17 @@ class ToolKind(KindHandler[Tool]):
             _log.exception("a tools/change listener failed while tool %s went away", token.key)
 
 
+_prepared: WeakSet[Kernel] = WeakSet()
+
+
 def prepare_tool_kinds(kernel: Kernel) -> None:
-    """Give tool mounts their meaning. Once for each kernel, before any plugin starts."""
-    kernel.mounts.handle(TOOL, ToolKind(kernel.events))
+    """Give tool mounts their meaning, once for each kernel.
+
+    :raises MountConflictError: somebody mounted a tool before the tool runtime was there, instead of requiring it.
+    """
+    if kernel not in _prepared:
+        kernel.mounts.handle(TOOL, ToolKind(kernel.events))
+        _prepared.add(kernel)
 
 
 def check_tool(key: object, tool: object) -> None:

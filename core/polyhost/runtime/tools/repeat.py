@@ -42,9 +42,7 @@ class RepeatReminder:
     def __init__(
         self, thresholds: Sequence[int] = THRESHOLDS, *, include: Sequence[str] = ("*",), exclude: Sequence[str] = ()
     ) -> None:
-        rising = all(low < high for low, high in pairwise(thresholds))
-        if not thresholds or thresholds[0] < 2 or not rising:
-            raise ValueError(f"repeat thresholds must be at least 2 and rising, not {tuple(thresholds)}")
+        check_thresholds(thresholds)
         self._thresholds = frozenset(thresholds)
         self._include = tuple(include)
         self._exclude = tuple(exclude)
@@ -77,6 +75,13 @@ class RepeatReminder:
         return any(fnmatchcase(name, pattern) for pattern in self._include) and not any(
             fnmatchcase(name, pattern) for pattern in self._exclude
         )
+
+
+def check_thresholds(thresholds: Sequence[int]) -> None:
+    """Raise ValueError unless there are thresholds, of at least 2, and rising."""
+    rising = all(low < high for low, high in pairwise(thresholds))
+    if not thresholds or thresholds[0] < 2 or not rising:
+        raise ValueError(f"repeat thresholds must be at least 2 and rising, not {tuple(thresholds)}")
 
 
 def _reminder(tool: str, count: int) -> JsonObject:
