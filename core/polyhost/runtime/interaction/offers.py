@@ -125,7 +125,6 @@ class Offer(Generic[A, T]):
         surface = token.value
         try:
             answer = await token.call(self._put_before, surface)
-            outcome = None if answer is None else self._accept(answer)
         except QuestionError as error:
             if not self._outcome.done():
                 self._outcome.set_exception(error)
@@ -136,8 +135,15 @@ class Offer(Generic[A, T]):
             if not self._withdrawn.aborted:
                 _log.exception("surface %s failed to answer and is passed over", surface.name)
         else:
-            if outcome is not None and not self._outcome.done():
-                self._outcome.set_result(outcome)
+            self._answered(surface, answer)
+
+    def _answered(self, surface: Surface, answer: A | None) -> None:
+        if answer is None or self._outcome.done():
+            return
+        try:
+            self._outcome.set_result(self._accept(answer))
+        except Exception:
+            _log.exception("surface %s failed to answer properly and is passed over", surface.name)
 
     async def _put_before(self, surface: Surface) -> A | None:
         return await self._put(surface)
