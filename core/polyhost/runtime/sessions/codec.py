@@ -35,14 +35,19 @@ class Encoder:
     def __init__(self) -> None:
         self._compressor: zstandard.ZstdCompressor | None = None
 
+    def load(self, encoding: Encoding) -> None:
+        """Make the compressor ready ahead of time; its library is loaded only where one is needed."""
+        if encoding == "zstd" and self._compressor is None:
+            import zstandard
+
+            self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
+
     def encode(self, content: bytes, encoding: Encoding) -> bytes:
         """One batch as it is appended to a file."""
         if encoding == "plain":
             return content
-        if self._compressor is None:
-            import zstandard
-
-            self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
+        self.load(encoding)
+        assert self._compressor is not None
         return self._compressor.compress(content)
 
 

@@ -111,7 +111,7 @@ class _Reader:
                 self._refuse_later_turn_end(record, records, defect)
                 return self._cut(header, record, intact, size, defect)
             intact.append(record.line)
-        return StoredLog(header, self._lines, size, [], closers(self._lines), [])
+        return self._stored(header, size, [], [])
 
     def _cut(
         self, header: SessionHeader, record: _Record, intact: list[bytes], size: int, defect: _Defect
@@ -123,7 +123,13 @@ class _Reader:
         note = f"{self._place(record)}: {defect}; the log ends before it, {size - keep} bytes are cut off"
         if rescued:
             note += f" and {len(rescued)} records out of them written again"
-        return StoredLog(header, self._lines, keep, rescued, closers(self._lines), [note])
+        return self._stored(header, keep, rescued, [note])
+
+    def _stored(self, header: SessionHeader, keep: int, rescued: list[bytes], notes: list[str]) -> StoredLog:
+        closing = closers(self._lines)
+        if closing:
+            notes.append(f"{self._path}: the last turn was interrupted; {len(closing)} events close it")
+        return StoredLog(header, self._lines, keep, rescued, closing, notes)
 
     def _take_in(self, record: _Record) -> None:
         seq = len(self._lines)

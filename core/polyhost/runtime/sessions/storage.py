@@ -173,6 +173,10 @@ class JsonlStorage:
         writer = WriteBehind(session, file, self._worker, stored=stored, window=self._window, on_health=self._on_health)
         self._live[session.id] = _Live(session, file, writer)
 
+    def warm_up(self) -> None:
+        """Load what the first write needs, in the worker's thread, so that the first receipt need not wait for it."""
+        self._worker.submit(Urgency.SYNC, lambda: self._encoder.load(self._encoding), lambda error: None)
+
     async def written(self, session: Session) -> None:
         """See :meth:`polyhost.interfaces.sessions.SessionStore.written`."""
         live = self._live.get(session.id)
