@@ -6,32 +6,27 @@ Mapping in and out is in ``serialize``, ``translate``, ``sse`` and ``failures``;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from polyhost.interfaces import (
-    Chunk,
-    Credentials,
-    ModelError,
-    ModelInfo,
-    ModelRequest,
-    ProviderInfo,
-    RetryPolicy,
-)
+from polyhost.interfaces import Chunk, Credentials, ModelError, ModelInfo, ModelRequest, ProviderInfo, RetryPolicy
+from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.signals import AbortedError, AbortSignal
 from polyhost.wire import json
 from polyhost.wire.errors import WireError
-from polyhost_models.failures import classify
+from polyhost_models.failures import http_error
 from polyhost_models.providers import Provider
 from polyhost_models.serialize import request_body
 from polyhost_models.sse import EventReader
 from polyhost_models.translate import Translator
 
 if TYPE_CHECKING:
-    import aiohttp
+    import aiohttp  # 0.1 s; imported with the first request
 
-_ERROR_BODY_LIMIT = 256 * 1024
+_BODY_LIMIT = 1024 * 1024  # of an error or a list of models
 _CONNECT_TIMEOUT = 30.0
+_LINGER = 0.25  # seconds that a complete response may take to end its body
 
 
 class OpenAIAdapter:
@@ -50,141 +45,158 @@ class OpenAIAdapter:
         return RetryPolicy()
 
     async def list_models(self, route: str) -> Sequence[ModelInfo]:
-        """The configured catalogue, else what ``GET {base_url}/models`` lists."""
-        if self._provider.models:
-            return self._provider.models
-        body = await self._get_json("/models")
-        rows = body.get("data") if isinstance(body, dict) else None
-        ids = [row["id"] for row in rows or () if isinstance(row, dict) and isinstance(row.get("id"), str)]
-        return tuple(self._provider.model(id) for id in sorted(ids))
+        """The configured catalogue, else what ``GET {base_url}/models`` lists. Raises :class:`ModelError`."""
+        ids: Sequence[str] = [entry.id for entry in self._provider.catalogue] or await self._listed()
+        return tuple(self._provider.describe(id) for id in ids)
 
     async def resolve_model(self, route: str, model: str, signal: AbortSignal | None) -> ModelInfo:
         return self._provider.describe(model)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """One attempt. Raises :class:`ModelError` for whatever goes wrong, with ABORTED once the signal is aborted."""
         signal = request.signal or AbortSignal()
-        response = await self._post(request, signal)
-        undo = signal.on_abort(lambda _: response.close())
-        try:
-            if response.status != 200:
-                raise await self._failure(response)
-            translator = Translator()
-            events = EventReader()
-            async for data in self._reads(response, signal):
-                for event in events.feed(data):
-                    for chunk in translator.feed(event):
-                        yield chunk
-                    if translator.done:
-                        return
-            raise ModelError("the endpoint closed the stream before it was complete", code="STREAM_CLOSED")
-        finally:
-            undo()
-            response.close()
+        if signal.aborted:
+            raise _cancelled()
+        body = json.dumps(request_body(request, self._provider))
+        headers = self._headers("text/event-stream", request)
+        reader, translator, received = EventReader(), Translator(), 0
+        with self._network_errors(signal):
+            response = await self._post("/chat/completions", body, headers, signal)
+            undo = signal.on_abort(lambda _: response.close())
+            try:
+                if response.status != 200:
+                    raise await self._http_error(response)
+                while data := await response.content.readany():
+                    received += len(data)
+                    for event in reader.feed(data):
+                        for chunk in translator.feed(event):
+                            if signal.aborted:
+                                raise _cancelled()
+                            yield chunk
+                        if translator.done:
+                            return
+                raise self._cut_short(response, received)
+            finally:
+                undo()
+                if translator.done:
+                    await _end_of_body(response)
+                response.close()
 
     async def aclose(self) -> None:
+        """Close the connections; requests that are still running fail with TRANSPORT."""
         if self._session is not None:
             await self._session.close()
 
-    async def _post(self, request: ModelRequest, signal: AbortSignal) -> aiohttp.ClientResponse:
-        import aiohttp
-
-        url = self._url("/chat/completions")
-        body = json.dumps(request_body(request, self._provider))
-        try:
-            async with asyncio.timeout(self._provider.idle_timeout):
-                return await signal.race(self._client().post(url, data=body, headers=self._headers(request)))
-        except AbortedError:
-            raise _cancelled() from None
-        except TimeoutError:
-            raise self._timeout() from None
-        except (OSError, aiohttp.ClientError) as error:
-            raise self._transport(error) from error
-
-    async def _reads(self, response: aiohttp.ClientResponse, signal: AbortSignal) -> AsyncIterator[bytes]:
-        """Network reads, each within the idle timeout; comments of the stream are bytes too, so they re-arm it."""
-        import aiohttp
-
-        while True:
-            try:
-                async with asyncio.timeout(self._provider.idle_timeout):
-                    data = await response.content.readany()
-            except TimeoutError:
-                raise self._timeout() from None
-            except (OSError, aiohttp.ClientError) as error:
-                raise _cancelled() if signal.aborted else self._transport(error) from error
-            if signal.aborted:
-                raise _cancelled()
-            if not data:
-                return
-            yield data
-
-    async def _failure(self, response: aiohttp.ClientResponse) -> ModelError:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
-            raw = await response.content.read(_ERROR_BODY_LIMIT)
-        try:
-            body = json.loads(raw)
-        except WireError:
-            body = None
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return classify(response.status, headers, body, f"{self._provider.name} API error (HTTP {response.status})")
-
-    async def _get_json(self, path: str) -> object:
-        import aiohttp
-
-        try:
-            async with (
-                asyncio.timeout(_CONNECT_TIMEOUT),
-                self._client().get(self._url(path), headers=self._headers(None)) as response,
-            ):
+    async def _listed(self) -> list[str]:
+        with self._network_errors(AbortSignal()):
+            async with self._client().get(
+                self._provider.base_url.rstrip("/") + "/models",
+                headers=self._headers("application/json"),
+                allow_redirects=False,
+            ) as response:
                 if response.status != 200:
-                    raise await self._failure(response)
-                return json.loads(await response.read())
-        except TimeoutError:
-            raise self._timeout() from None
-        except (OSError, aiohttp.ClientError) as error:
-            raise self._transport(error) from error
-        except WireError as error:
-            raise ModelError(f"{self._url(path)}: {error.message}", code="MALFORMED_RESPONSE") from error
+                    raise await self._http_error(response)
+                raw = await _read(response)
+        try:
+            rows = json.loads(raw)["data"]
+            return sorted({row["id"] for row in rows if isinstance(row["id"], str)})
+        except (WireError, TypeError, KeyError, IndexError) as error:
+            raise ModelError(
+                f"{self._provider.base_url}/models is no list of models; name them in "
+                f"plugins.models.providers.{self._provider.id}.models",
+                code="MALFORMED_RESPONSE",
+            ) from error
+
+    async def _post(
+        self, path: str, body: bytes, headers: dict[str, str], signal: AbortSignal
+    ) -> aiohttp.ClientResponse:
+        # Redirects are not followed: they would take the prompt, and perhaps the key, where nobody configured it.
+        url = self._provider.base_url.rstrip("/") + path
+        async with asyncio.timeout(self._provider.idle_timeout):  # the client's own timeout starts after the upload
+            return await signal.race(self._client().post(url, data=body, headers=headers, allow_redirects=False))
+
+    async def _http_error(self, response: aiohttp.ClientResponse) -> ModelError:
+        try:
+            body = json.loads(await _read(response))
+        except (OSError, WireError):
+            body = None  # the status alone says enough
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return http_error(response.status, headers, body, f"{self._provider.name} API error (HTTP {response.status})")
+
+    def _cut_short(self, response: aiohttp.ClientResponse, received: int) -> ModelError:
+        if not received:
+            return ModelError(f"{self._provider.base_url} answered with an empty body", code="EMPTY_RESPONSE")
+        message = f"{self._provider.base_url} closed the stream before it was complete"
+        if response.content_type != "text/event-stream":
+            message += f"; it answered with {response.content_type}, so base_url may be wrong"
+        return ModelError(message, code="STREAM_CLOSED")
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=self._provider.idle_timeout
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=self._provider.trust_env,
             )
         return self._session
 
-    def _headers(self, request: ModelRequest | None) -> dict[str, str]:
-        headers = {
-            "content-type": "application/json",
-            "accept": "text/event-stream",
-            "user-agent": f"polyhost/{self._version}",
-            **dict(self._provider.headers),
-        }
-        if self._provider.credential is not None:
-            headers["authorization"] = f"Bearer {self._credentials.require(self._provider.credential)}"
-        if self._provider.identify and request is not None:
-            if request.session_id:
+    def _headers(self, accept: str, request: ModelRequest | None = None) -> dict[str, str]:
+        provider = self._provider
+        headers = {"accept": accept, "user-agent": f"polyhost/{self._version}"}
+        if provider.credential is not None:
+            try:
+                headers["authorization"] = f"Bearer {self._credentials.require(provider.credential)}"
+            except PolyhostError as error:
+                raise ModelError(error.message, code=error.code) from error
+        if request is not None:
+            headers["content-type"] = "application/json"
+            if provider.identify and request.session_id:
                 headers["x-deepseek-harness-session-id"] = request.session_id
-            if request.purpose == "compaction":
+            if provider.identify and request.purpose == "compaction":
                 headers["x-deepseek-harness-compact"] = "1"
-        return headers
+        return {**headers, **provider.headers}
 
-    def _url(self, path: str) -> str:
-        return self._provider.base_url.rstrip("/") + path
+    @contextmanager
+    def _network_errors(self, signal: AbortSignal) -> Iterator[None]:
+        """Whatever the network does inside, as :class:`ModelError`; an aborted signal has closed the connection."""
+        import aiohttp
 
-    def _timeout(self) -> ModelError:
-        idle = self._provider.idle_timeout
-        return ModelError(f"{self._provider.base_url} sent nothing for {idle:g} seconds", code="TIMEOUT")
+        provider = self._provider
+        try:
+            yield
+        except (AbortedError, OSError, aiohttp.ClientError) as error:
+            if signal.aborted:
+                raise _cancelled() from None
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+                message = f"{provider.base_url} sent nothing for {provider.idle_timeout:g} seconds"
+                raise ModelError(message, code="TIMEOUT") from error
+            message = f"{provider.base_url} broke off: {error or type(error).__name__}"
+            if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)):
+                message = (
+                    f"cannot reach {provider.base_url}: {error}; check that the server runs and that "
+                    f"plugins.models.providers.{provider.id}.base_url is right"
+                )
+            raise ModelError(message, code="TRANSPORT") from error
 
-    def _transport(self, error: BaseException) -> ModelError:
-        return ModelError(
-            f"cannot reach {self._provider.base_url}: {error or type(error).__name__}; check that the server runs and "
-            f"that plugins.models.providers.{self._provider.id}.base_url is right",
-            code="TRANSPORT",
-        )
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """The body, cut at a limit."""
+    parts, size = [], 0
+    while size < _BODY_LIMIT and (data := await response.content.readany()):
+        parts.append(data)
+        size += len(data)
+    return b"".join(parts)[:_BODY_LIMIT]
+
+
+async def _end_of_body(response: aiohttp.ClientResponse) -> None:
+    """Wait for the last bytes of a complete response, so that its connection serves the next request."""
+    with suppress(Exception):
+        async with asyncio.timeout(_LINGER):
+            await response.content.readany()
 
 
 def _cancelled() -> ModelError:

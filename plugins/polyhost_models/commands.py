@@ -69,7 +69,13 @@ def test_model(state: HostState, model: str | None) -> int:
             raise click.UsageError(f"{chosen!r} is no model; write PROVIDER/MODEL, as `hostctl models list` shows them")
         started = time.monotonic()
         prepared = await runtime.prepare({"provider": provider, "model": name})
-        request = ModelRequest(**_config(prepared.config), messages=[user_message("say ready")])
+        request = ModelRequest(
+            provider=provider,
+            model=name,
+            messages=[user_message("say ready")],
+            reasoning_effort=prepared.config.get("reasoningEffort"),
+            max_tokens=prepared.config.get("maxTokens"),
+        )
         words: list[str] = []
         async for chunk in prepared.stream(request):
             if isinstance(chunk, TextDelta):
@@ -109,8 +115,3 @@ def remove_key(state: HostState, name: str) -> int:
         return 0
     click.echo(f"{name} was not stored", err=True)
     return 1
-
-
-def _config(config: dict[str, object]) -> dict[str, object]:
-    names = {"maxTokens": "max_tokens", "reasoningEffort": "reasoning_effort"}
-    return {names.get(key, key): value for key, value in config.items()}

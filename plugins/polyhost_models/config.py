@@ -6,7 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+Name = Annotated[str, Field(min_length=1)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]")]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
 
 
 class ModelConfig(BaseModel):
@@ -14,30 +18,34 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    id: str = Field(min_length=1)
-    name: str | None = None
+    id: Name
+    name: Name | None = None
     context_window: PositiveInt | None = None
     max_tokens: PositiveInt | None = None
-    images: bool = False
 
 
 class ProviderConfig(BaseModel):
     """One endpoint, ``[plugins.models.providers.ID]``.
 
-    ``credential`` names the API key: the credential store (``hostctl auth set NAME``) is asked first, then the
-    environment. Without it no ``Authorization`` header is sent, which is what local servers expect.
+    :ivar credential: name of the API key: the credential store (``hostctl auth set NAME``) is asked first, then the
+        environment. Without it no ``Authorization`` header is sent, which is what local servers expect.
+    :ivar models: what to offer, as ids or tables; empty offers what the endpoint lists, or the preset's.
+    :ivar thinking: whether the endpoint knows DeepSeek's ``thinking`` and ``reasoning_effort`` members; false offers
+        only the effort ``off``. Without it, nothing of the kind is sent, except by the DeepSeek preset.
+    :ivar idle_timeout: seconds without a byte after which a request fails.
+    :ivar headers: sent with every request, over the adapter's own.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str | None = None
-    base_url: str | None = None
-    credential: str | None = None
-    models: list[str | ModelConfig] = []
+    name: Name | None = None
+    base_url: Url | None = None
+    credential: Name | None = None
+    models: list[Name | ModelConfig] = []
     thinking: bool | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     idle_timeout: PositiveSeconds = 300
-    headers: dict[str, str] = {}
+    headers: dict[HeaderName, HeaderValue] = {}
     proxy_from_environment: bool = False
 
 
@@ -46,4 +54,4 @@ class ModelsConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    providers: dict[str, ProviderConfig] = {}
+    providers: dict[Name, ProviderConfig] = {}

@@ -6,8 +6,9 @@ knows are in ``phrases``; this module turns one decision into a stream of chunks
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import chain
 
 from polyhost.interfaces import (
     BlockEnd,
@@ -26,10 +27,10 @@ from polyhost.interfaces import (
 )
 from polyhost.kernel.signals import AbortSignal
 from polyhost.wire import json
-from polyhost_models.phrases import Action, Say, Use, decide
+from polyhost_models.phrases import Action, Say, Use, decide, split_words
 
-_TOKEN = re.compile(r"\s*\S+|\s+$")
 _CONTEXT_WINDOW = 128_000
+_CHUNKS_PER_READ = 50
 
 
 class DemoAdapter:
@@ -51,21 +52,28 @@ class DemoAdapter:
         return ModelInfo(route, "demo", "Demo", description, context_window=_CONTEXT_WINDOW)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """The decided actions, word by word; the event loop gets a turn every few chunks, as with a real network."""
+        signal = request.signal or AbortSignal()
         actions = decide(request)
-        deltas = 0
-        for position, action in enumerate(actions):
-            for chunk in _chunks(position, action, len(request.messages)):
-                if request.signal is not None and request.signal.aborted:
-                    raise ModelError("the request was cancelled", code="ABORTED")
-                deltas += type(chunk) is TextDelta or type(chunk) is ToolCallDelta
-                yield chunk
+        seed = request.messages[-1]["id"][:8] if request.messages else "0"  # unique in a session, also compacted
+        tokens = 0
+        chunks = (
+            _chunks(position, action, call_id=f"demo-{seed}-{position}") for position, action in enumerate(actions)
+        )
+        for number, chunk in enumerate(chain.from_iterable(chunks)):
+            if number % _CHUNKS_PER_READ == 0:
+                await asyncio.sleep(0)
+            if signal.aborted:
+                raise ModelError("the request was cancelled", code="ABORTED")
+            tokens += isinstance(chunk, (TextDelta, ToolCallDelta))
+            yield chunk
         prompt = sum(len(text_of(message["content"]).split()) for message in request.messages)
-        yield UsageReport({"inputTokens": prompt, "outputTokens": deltas})
+        yield UsageReport({"inputTokens": prompt, "outputTokens": tokens})
         calls = any(isinstance(action, Use) for action in actions)
         yield Finish({"kind": "tool-calls" if calls else "stop"})
 
 
-def _chunks(position: int, action: Action, step: int) -> Iterator[Chunk]:
+def _chunks(position: int, action: Action, call_id: str) -> Iterator[Chunk]:
     if isinstance(action, Say):
         yield BlockStart(position, "text")
         parts = []
@@ -74,11 +82,10 @@ def _chunks(position: int, action: Action, step: int) -> Iterator[Chunk]:
             yield TextDelta(position, token)
         yield BlockEnd(position, {"type": "text", "text": "".join(parts)})
         return
-    call_id = f"demo-{step}-{position}"
     arguments = json.dumps(action.arguments).decode()
     yield BlockStart(position, "tool-call")
-    first = True
-    for token in _TOKEN.findall(arguments):
-        yield ToolCallDelta(position, call_id, token, action.tool if first else None)
-        first = False
+    name: str | None = action.tool
+    for token in split_words(arguments):
+        yield ToolCallDelta(position, call_id, token, name)
+        name = None
     yield BlockEnd(position, {"type": "tool-call", "id": call_id, "name": action.tool, "arguments": arguments})

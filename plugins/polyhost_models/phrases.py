@@ -18,7 +18,9 @@ from polyhost.wire import json
 from polyhost.wire.errors import WireError
 
 MAX_COUNT = 1_000_000
-_TOKEN = re.compile(r"\s*\S+|\s+$")
+_WORD = re.compile(r"\s*\S+|\s+$")
+_UNREAD = re.compile(r"\b(re-)?read\b(?!-only)")  # the way out that a write to a file unread or changed is given
+_FAILED = "[exit code:"
 
 HELP = """\
 I am the offline demo model. I understand:
@@ -41,7 +43,7 @@ class Say(NamedTuple):
     def tokens(self) -> Iterator[str]:
         if self.upto:
             return (f"{number} " for number in range(1, self.upto + 1))
-        return iter(_TOKEN.findall(self.text))
+        return split_words(self.text)
 
 
 class Use(NamedTuple):
@@ -68,6 +70,11 @@ class Turn(NamedTuple):
     tools: frozenset[str]
 
 
+def split_words(text: str) -> Iterator[str]:
+    """The words of ``text``, each with the white space before it; joined they are ``text`` again."""
+    return (match[0] for match in _WORD.finditer(text))
+
+
 Plan: TypeAlias = Callable[[str, Turn], list[Action]]
 
 
@@ -83,11 +90,20 @@ def decide(request: ModelRequest) -> list[Action]:
         for block in message["content"]:
             if block.get("type") == "tool-result":
                 results.append(Result(text_of(block["content"]), bool(block.get("isError"))))
+    if request.purpose is not None:
+        return _upkeep(request.purpose, prompt)
     turn = Turn(results, frozenset(tool["name"] for tool in request.tools))
     for phrase, plan in _PHRASES:
         if match := re.fullmatch(phrase, prompt, re.IGNORECASE | re.DOTALL):
             return plan(match[1].strip() if match.groups() else "", turn)
     return [Say(HELP)]
+
+
+def _upkeep(purpose: str, prompt: str) -> list[Action]:
+    """The host's own requests, for a title or a summary: no phrase of the human is obeyed there."""
+    if purpose == "session-title":
+        return [Say(" ".join(prompt.split()[:5]) or "Demo session")]
+    return [Say(f"The last thing that the human asked was: {prompt}")]
 
 
 def _say(words: str, turn: Turn) -> list[Action]:
@@ -119,7 +135,7 @@ def _write(words: str, turn: Turn) -> list[Action]:
     if not turn.results:
         return _use(turn, "write", write, f"I write {path}.")
     result = turn.results[-1]
-    if result.is_error and len(turn.results) == 1 and "read" in result.text.lower():
+    if result.is_error and len(turn.results) == 1 and _UNREAD.search(result.text):
         return [Say(f"{path} exists, so I read it first."), Use("read", {"file_path": path})]
     if len(turn.results) == 2 and not result.is_error:
         return [Say("Now I write it."), Use("write", write)]
@@ -164,6 +180,8 @@ def _fix(words: str, turn: Turn) -> list[Action]:
             return _use(turn, "bash", test, "I run the tests to see what fails.")
         case 1 if sample.FAILING_TEST not in results[0].text:
             return [Say("No failing test that I know. My story needs the sample repository: hostctl run --demo")]
+        case 1 if _FAILED not in results[0].text:
+            return [Say("All tests pass already. There is nothing to fix.")]
         case 1:
             return [Say(f"{sample.FAILING_TEST} fails. I look at the code."), Use("read", {"file_path": sample.MODULE})]
         case 2:
@@ -171,7 +189,7 @@ def _fix(words: str, turn: Turn) -> list[Action]:
             return [Say(sample.DIAGNOSIS), Use("edit", edit)]
         case 3:
             return [Say("I run the tests again."), Use("bash", test)]
-    if "[exit code:" in results[-1].text:
+    if _FAILED in results[-1].text:
         return [Say("The tests still fail, I give up.")]
     return [Say(f"All tests pass now. {sample.SUMMARY}")]
 
@@ -188,11 +206,12 @@ def _ending(text: str) -> str:
 
 
 def _answer(text: str) -> str:
+    """The human's words in a result of ``ask_user_question``."""
     try:
         answer = json.loads(text)["answers"][0]
-    except (WireError, KeyError, IndexError, TypeError):
+        return answer.get("custom") or ", ".join(answer["selected"])
+    except (WireError, LookupError, TypeError, AttributeError):
         return text
-    return answer.get("custom") or ", ".join(answer.get("selected", ()))
 
 
 _PHRASES: tuple[tuple[str, Plan], ...] = (

@@ -39,17 +39,17 @@ def polyhost_cli() -> tuple[CommandSpec, ...]:
 
 @hookimpl
 async def polyhost_start(ctx: Context, config: ModelsConfig | None) -> AsyncIterator[None]:
+    from polyhost_models.adapter import OpenAIAdapter
     from polyhost_models.demo import DemoAdapter
     from polyhost_models.providers import configured_providers
 
+    credentials, version = ctx.require(CREDENTIALS), ctx.require(HOST).version
+    adapters = {
+        provider.id: OpenAIAdapter(provider, credentials, version=version) for provider in configured_providers(config)
+    }
     ctx.mount(MODEL_ADAPTER, "demo", DemoAdapter())
-    adapters = []
-    for provider in configured_providers(config):
-        from polyhost_models.adapter import OpenAIAdapter
-
-        adapter = OpenAIAdapter(provider, ctx.require(CREDENTIALS), version=ctx.require(HOST).version)
-        adapters.append(adapter)
-        ctx.mount(MODEL_ADAPTER, provider.id, adapter)
+    for id, adapter in adapters.items():
+        ctx.mount(MODEL_ADAPTER, id, adapter)
     yield
-    for adapter in adapters:
+    for adapter in adapters.values():
         await adapter.aclose()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from polyhost.interfaces import ModelInfo, ReasoningEffort
@@ -12,132 +14,131 @@ if TYPE_CHECKING:
     from polyhost_models.config import ModelsConfig, ProviderConfig
 
 DEEPSEEK = "deepseek-official"
-_DEEPSEEK_URL = "https://api.deepseek.com"
-_DEEPSEEK_EFFORTS = (
+_EFFORTS = (
     ReasoningEffort("off", "Off", "Answer without thinking"),
     ReasoningEffort("high", "High"),
     ReasoningEffort("max", "Max", "Think longest"),
 )
 
 
+class CatalogueEntry(NamedTuple):
+    """What is known of one model; absent numbers are the provider's."""
+
+    id: str
+    name: str | None = None
+    context_window: int | None = None
+    max_tokens: int | None = None
+
+
 class Provider(NamedTuple):
     """One OpenAI-compatible endpoint.
 
+    :param credential: name of the API key; None sends no ``Authorization`` header.
+    :param catalogue: the models to offer; empty asks the endpoint. Any other id may be used all the same.
     :param efforts: reasoning efforts that the endpoint's dialect knows; empty means that none is ever sent.
-    :param identify: send the session id in the ``x-deepseek-harness-session-id`` header.
+    :param identify: send the session id and the compaction mark, in DeepSeek's headers.
     :param idle_timeout: seconds without a byte after which a request fails with TIMEOUT.
+    :param trust_env: use the proxy that the environment names.
     """
 
     id: str
     name: str
     base_url: str
     credential: str | None = None
-    models: tuple[ModelInfo, ...] = ()
+    catalogue: tuple[CatalogueEntry, ...] = ()
     efforts: tuple[ReasoningEffort, ...] = ()
     default_effort: str | None = None
     context_window: int | None = None
-    default_max_tokens: int | None = None
+    max_tokens: int | None = None
     identify: bool = False
     max_tokens_field: str = "max_tokens"
     idle_timeout: float = 300.0
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = MappingProxyType({})
     trust_env: bool = False
 
-    def describe(self, model: str) -> ModelInfo:
-        """Facts about any model id: the catalogue's, else the provider's defaults."""
-        for info in self.models:
-            if info.id == model:
-                return info
-        return self.model(model)
+    def entry(self, model: str) -> CatalogueEntry:
+        """The entry of a model id, empty when the catalogue has none."""
+        return next((entry for entry in self.catalogue if entry.id == model), CatalogueEntry(model))
 
-    def model(
-        self,
-        id: str,
-        name: str | None = None,
-        *,
-        context_window: int | None = None,
-        max_tokens: int | None = None,
-        images: bool = False,
-    ) -> ModelInfo:
+    def describe(self, model: str) -> ModelInfo:
+        """Facts about any model id: the catalogue's, else the provider's."""
+        entry = self.entry(model)
         return ModelInfo(
             provider=self.id,
-            id=id,
-            name=name or id,
-            input_modalities=("text", "image") if images else ("text",),
-            context_window=context_window or self.context_window,
-            default_max_tokens=max_tokens or self.default_max_tokens,
+            id=model,
+            name=entry.name or model,
+            context_window=entry.context_window or self.context_window,
+            default_max_tokens=entry.max_tokens or self.max_tokens,
             efforts=self.efforts,
             default_effort=self.default_effort,
         )
 
 
-def _deepseek() -> Provider:
-    preset = Provider(
+def _deepseek(environ: Mapping[str, str]) -> Provider:
+    return Provider(
         id=DEEPSEEK,
         name="DeepSeek",
-        base_url=os.environ.get("DEEPSEEK_BASE_URL") or _DEEPSEEK_URL,
+        base_url=environ.get("DEEPSEEK_BASE_URL") or "https://api.deepseek.com",
         credential="DEEPSEEK_API_KEY",
-        efforts=_DEEPSEEK_EFFORTS,
+        catalogue=(
+            CatalogueEntry("deepseek-v4-flash", "DeepSeek-V4-Flash"),
+            CatalogueEntry("deepseek-v4-pro", "DeepSeek-V4-Pro"),
+        ),
+        efforts=_EFFORTS,
         default_effort="high",
         context_window=1_000_000,
-        default_max_tokens=256_000,
+        max_tokens=256_000,
         identify=True,
     )
-    catalogue = (
-        preset.model("deepseek-v4-flash", "DeepSeek-V4-Flash"),
-        preset.model("deepseek-v4-pro", "DeepSeek-V4-Pro"),
-    )
-    return preset._replace(models=catalogue)
 
 
-def configured_providers(config: ModelsConfig | None) -> list[Provider]:
+def configured_providers(config: ModelsConfig | None, environ: Mapping[str, str] = os.environ) -> list[Provider]:
     """The DeepSeek preset and every configured provider. Raises :class:`PolyhostError` (CONFIG_INVALID)."""
-    providers = {DEEPSEEK: _deepseek()}
+    providers = {DEEPSEEK: _deepseek(environ)}
     for id, settings in (config.providers if config is not None else {}).items():
-        if id == "demo":
-            raise PolyhostError(
-                "plugins.models.providers.demo: the id demo is taken by the offline model", code="CONFIG_INVALID"
-            )
-        providers[id] = _overlay(providers.get(id), id, settings)
+        providers[id] = _overlay(_base(providers.get(id), id, settings.base_url), settings)
     return list(providers.values())
 
 
-def _overlay(preset: Provider | None, id: str, settings: ProviderConfig) -> Provider:
-    base_url = settings.base_url or (preset.base_url if preset else None)
-    if not base_url:
-        raise PolyhostError(
-            f"plugins.models.providers.{id}: base_url is missing; for a local server it looks like "
-            '"http://127.0.0.1:11434/v1"',
-            code="CONFIG_INVALID",
-        )
-    provider = (preset or Provider(id=id, name=id, base_url=base_url))._replace(
-        base_url=base_url,
+def _base(preset: Provider | None, id: str, base_url: str | None) -> Provider:
+    if id == "demo":
+        raise _invalid(id, "the id demo is taken by the offline model; choose another id")
+    if preset is not None:
+        return preset._replace(base_url=base_url or preset.base_url)
+    if base_url is None:
+        raise _invalid(id, 'base_url is missing; for a local server it looks like "http://127.0.0.1:11434/v1"')
+    return Provider(id=id, name=id, base_url=base_url)
+
+
+def _overlay(provider: Provider, settings: ProviderConfig) -> Provider:
+    provider = provider._replace(
+        name=settings.name or provider.name,
+        credential=settings.credential or provider.credential,
         max_tokens_field=settings.max_tokens_field,
         idle_timeout=settings.idle_timeout,
-        headers=tuple(settings.headers.items()),
+        headers={name.lower(): value for name, value in settings.headers.items()},
         trust_env=settings.proxy_from_environment,
     )
-    if settings.name:
-        provider = provider._replace(name=settings.name)
-    if settings.credential:
-        provider = provider._replace(credential=settings.credential)
+    if settings.models:
+        provider = provider._replace(catalogue=_catalogue(provider, settings))
     if settings.thinking is not None:
-        efforts = _DEEPSEEK_EFFORTS if settings.thinking else _DEEPSEEK_EFFORTS[:1]
-        provider = provider._replace(efforts=efforts, default_effort="high" if settings.thinking else "off")
-    if settings.models or settings.thinking is not None:
-        listed = settings.models or [info.id for info in provider.models]
-        provider = provider._replace(
-            models=tuple(
-                provider.model(item)
-                if isinstance(item, str)
-                else provider.model(
-                    item.id,
-                    item.name,
-                    context_window=item.context_window,
-                    max_tokens=item.max_tokens,
-                    images=item.images,
-                )
-                for item in listed
-            )
-        )
+        efforts, default = (_EFFORTS, "high") if settings.thinking else (_EFFORTS[:1], "off")
+        provider = provider._replace(efforts=efforts, default_effort=default)
     return provider
+
+
+def _catalogue(provider: Provider, settings: ProviderConfig) -> tuple[CatalogueEntry, ...]:
+    entries: dict[str, CatalogueEntry] = {}
+    for item in settings.models:
+        if isinstance(item, str):
+            entry = provider.entry(item)
+        else:
+            entry = CatalogueEntry(item.id, item.name, item.context_window, item.max_tokens)
+        if entry.id in entries:
+            raise _invalid(provider.id, f"models lists {entry.id!r} twice")
+        entries[entry.id] = entry
+    return tuple(entries.values())
+
+
+def _invalid(id: str, problem: str) -> PolyhostError:
+    return PolyhostError(f"plugins.models.providers.{id}: {problem}", code="CONFIG_INVALID")

@@ -1,8 +1,12 @@
-"""From chat-completion stream objects to chunks (agent-core 2.18). Plain state, no I/O."""
+"""From chat-completion stream objects to chunks (agent-core 2.18). Plain state, no I/O.
+
+The endpoint is foreign: every member is checked for its type where it is read, so that whatever it sends ends as
+chunks or as one :class:`ModelError`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from polyhost.interfaces import (
     BlockEnd,
@@ -18,11 +22,30 @@ from polyhost.interfaces import (
 )
 from polyhost.wire import json
 from polyhost.wire.errors import WireError
+from polyhost_models.failures import stream_error
+
+T = TypeVar("T")
 
 _FINISH_KINDS = {"stop": "stop", "tool_calls": "tool-calls", "length": "max-tokens"}
 
 
+class _Text:
+    """The text or reasoning block of a response as it grows."""
+
+    __slots__ = ("kind", "parts", "position")
+
+    def __init__(self, position: int, kind: str) -> None:
+        self.position = position
+        self.kind = kind
+        self.parts: list[str] = []
+
+    def content(self) -> JsonObject:
+        return {"type": self.kind, "text": "".join(self.parts)}
+
+
 class _ToolCall:
+    """One tool call as it grows; an endpoint that sends no id gets one made from the position."""
+
     __slots__ = ("arguments", "id", "name", "position")
 
     def __init__(self, position: int) -> None:
@@ -31,21 +54,28 @@ class _ToolCall:
         self.name = ""
         self.arguments: list[str] = []
 
+    def content(self) -> JsonObject:
+        return {"type": "tool-call", "id": self.id, "name": self.name, "arguments": "".join(self.arguments)}
+
 
 class Translator:
     """One response. ``feed`` each event's data; after ``[DONE]`` it has returned the closing chunks and is ``done``."""
 
     def __init__(self) -> None:
         self.done = False
-        self._positions = 0
-        self._text: tuple[int, list[str]] | None = None
-        self._reasoning: tuple[int, list[str]] | None = None
+        self._blocks: list[_Text | _ToolCall] = []
+        self._text: _Text | None = None
+        self._reasoning: _Text | None = None
         self._calls: dict[int, _ToolCall] = {}
         self._usage: JsonObject | None = None
         self._finish: str | None = None
 
     def feed(self, data: bytes) -> list[Chunk]:
-        """Chunks of one event. Raises :class:`ModelError`: MALFORMED_RESPONSE, EMPTY_RESPONSE or the finish reason."""
+        """Chunks of one event.
+
+        Raises :class:`ModelError`: MALFORMED_RESPONSE, EMPTY_RESPONSE, the code of an error that the endpoint reports
+        in the stream, or an unusual finish reason in upper case.
+        """
         if data == b"[DONE]":
             self.done = True
             return self._close()
@@ -53,95 +83,106 @@ class Translator:
             event = json.loads(data)
         except WireError as error:
             raise ModelError(f"the endpoint sent a broken event: {error.message}", code="MALFORMED_RESPONSE") from error
-        if not isinstance(event, dict):
-            raise ModelError("the endpoint sent an event that is not a JSON object", code="MALFORMED_RESPONSE")
-        if isinstance(event.get("error"), dict):
-            raise _stream_error(event["error"])
-        if isinstance(event.get("usage"), dict):
-            self._usage = _usage(event["usage"])
+        if type(event) is not dict:
+            raise _malformed("an event")
+        if reported := event.get("error"):
+            raise stream_error(reported)
+        if usage := _member(event, "usage", dict):
+            self._usage = _usage(usage)
         chunks: list[Chunk] = []
-        for choice in event.get("choices") or ():
-            self._choice(choice, chunks)
+        for choice in _member(event, "choices", list) or ():
+            if type(choice) is not dict:
+                raise _malformed("choices")
+            if delta := _member(choice, "delta", dict):
+                self._delta(delta, chunks)
+            if reason := _member(choice, "finish_reason", str):
+                self._finish = reason
         return chunks
 
-    def _choice(self, choice: Any, chunks: list[Chunk]) -> None:
-        delta = choice.get("delta") or {}
-        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
-            if self._reasoning is None:
-                self._reasoning = (self._open("reasoning", chunks), [])
-            self._reasoning[1].append(reasoning)
-            chunks.append(ReasoningDelta(self._reasoning[0], reasoning))
-        if text := delta.get("content"):
-            if self._text is None:
-                self._text = (self._open("text", chunks), [])
-            self._text[1].append(text)
-            chunks.append(TextDelta(self._text[0], text))
-        for part in delta.get("tool_calls") or ():
+    def _delta(self, delta: JsonObject, chunks: list[Chunk]) -> None:
+        if reasoning := _member(delta, "reasoning_content", str) or _member(delta, "reasoning", str):
+            block = self._reasoning
+            if block is None:
+                block = self._reasoning = self._open(_Text(len(self._blocks), "reasoning"), "reasoning", chunks)
+            block.parts.append(reasoning)
+            chunks.append(ReasoningDelta(block.position, reasoning))
+        if text := _member(delta, "content", str):
+            block = self._text
+            if block is None:
+                block = self._text = self._open(_Text(len(self._blocks), "text"), "text", chunks)
+            block.parts.append(text)
+            chunks.append(TextDelta(block.position, text))
+        for part in _member(delta, "tool_calls", list) or ():
+            if type(part) is not dict:
+                raise _malformed("tool_calls")
             self._tool_call(part, chunks)
-        if reason := choice.get("finish_reason"):
-            self._finish = reason
 
-    def _tool_call(self, part: Any, chunks: list[Chunk]) -> None:
-        key = part.get("index", 0)
-        call = self._calls.get(key)
+    def _tool_call(self, part: JsonObject, chunks: list[Chunk]) -> None:
+        index = _member(part, "index", int) or 0
+        call = self._calls.get(index)
         if call is None:
-            call = self._calls[key] = _ToolCall(self._open("tool-call", chunks))
-        function = part.get("function") or {}
-        if part.get("id"):
-            call.id = part["id"]
-        name = function.get("name") or None
-        if name:
-            call.name = name
-        arguments = function.get("arguments") or ""
+            call = self._calls[index] = self._open(_ToolCall(len(self._blocks)), "tool-call", chunks)
+        function = _member(part, "function", dict) or {}
+        name = _member(function, "name", str) or None
+        arguments = _member(function, "arguments", str) or ""
+        call.id = _member(part, "id", str) or call.id
+        call.name = name or call.name
         call.arguments.append(arguments)
         chunks.append(ToolCallDelta(call.position, call.id, arguments, name))
 
-    def _open(self, block_type: str, chunks: list[Chunk]) -> int:
-        position = self._positions
-        self._positions += 1
-        chunks.append(BlockStart(position, block_type))
-        return position
+    def _open(self, block: B, kind: str, chunks: list[Chunk]) -> B:
+        self._blocks.append(block)
+        chunks.append(BlockStart(block.position, kind))
+        return block
 
     def _close(self) -> list[Chunk]:
-        if self._finish not in _FINISH_KINDS and self._finish is not None:
-            raise ModelError(f"the model stopped with finish reason {self._finish}", code=str(self._finish).upper())
-        if self._positions == 0 and self._finish in (None, "stop"):
+        """The chunks that were held back until now: only here it is certain that the response is whole."""
+        finish = self._finish or "stop"
+        if finish not in _FINISH_KINDS:
+            raise ModelError(f"the model stopped with finish reason {finish}", code=finish.upper())
+        if finish == "stop" and not self._blocks:
             raise ModelError("the model's response was empty", code="EMPTY_RESPONSE")
-        blocks: list[tuple[int, JsonObject]] = []
-        if self._reasoning is not None:
-            blocks.append((self._reasoning[0], {"type": "reasoning", "text": "".join(self._reasoning[1])}))
-        if self._text is not None:
-            blocks.append((self._text[0], {"type": "text", "text": "".join(self._text[1])}))
-        for call in self._calls.values():
-            block = {"type": "tool-call", "id": call.id, "name": call.name, "arguments": "".join(call.arguments)}
-            blocks.append((call.position, block))
-        chunks: list[Chunk] = [
-            BlockEnd(position, block) for position, block in sorted(blocks, key=lambda item: item[0])
-        ]
+        chunks: list[Chunk] = [BlockEnd(block.position, block.content()) for block in self._blocks]
         if self._usage is not None:
             chunks.append(UsageReport(self._usage))
-        chunks.append(Finish({"kind": _FINISH_KINDS[self._finish or "stop"]}))
+        chunks.append(Finish({"kind": _FINISH_KINDS[finish]}))
         return chunks
 
 
+B = TypeVar("B", _Text, _ToolCall)
+
+
 def _usage(usage: JsonObject) -> JsonObject:
-    details = usage.get("prompt_tokens_details") or {}
-    cached = details.get("cached_tokens")
+    """Disjoint counts; the endpoint's prompt tokens include the cached ones."""
+    cached = _count(_member(usage, "prompt_tokens_details", dict) or {}, "cached_tokens")
     if cached is None:
-        cached = usage.get("prompt_cache_hit_tokens")
+        cached = _count(usage, "prompt_cache_hit_tokens")
     result: JsonObject = {
-        "inputTokens": max(0, (usage.get("prompt_tokens") or 0) - (cached or 0)),
-        "outputTokens": usage.get("completion_tokens") or 0,
+        "inputTokens": max(0, (_count(usage, "prompt_tokens") or 0) - (cached or 0)),
+        "outputTokens": _count(usage, "completion_tokens") or 0,
     }
     if cached is not None:
         result["cacheReadTokens"] = cached
-    reasoning = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+    reasoning = _count(_member(usage, "completion_tokens_details", dict) or {}, "reasoning_tokens")
     if reasoning is not None:
         result["reasoningTokens"] = reasoning
     return result
 
 
-def _stream_error(error: JsonObject) -> ModelError:
-    from polyhost_models.failures import classify
+def _count(holder: JsonObject, name: str) -> int | None:
+    value = _member(holder, name, int)
+    if value is not None and value < 0:
+        raise _malformed(name)
+    return value
 
-    return classify(500, {}, {"error": error}, "the endpoint reported an error in the stream")
+
+def _member(holder: dict[str, Any], name: str, kind: type[T]) -> T | None:
+    """The member, or None when it is absent or null. Raises :class:`ModelError` for any other JSON type."""
+    value = holder.get(name)
+    if value is None or type(value) is kind:
+        return value
+    raise _malformed(name)
+
+
+def _malformed(where: str) -> ModelError:
+    return ModelError(f"the endpoint sent {where} of an unexpected type", code="MALFORMED_RESPONSE")

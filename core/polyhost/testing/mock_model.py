@@ -2,7 +2,7 @@
 
 It makes an OpenAI-compatible adapter, and everything above it, testable end to end without a key or a network:
 
-    async with MockModelServer([Reply("Hello"), "rate_limit", Reply(calls=[("read", {"file_path": "a.py"})])]) as server:
+    async with MockModelServer(["rate_limit", Reply(calls=[("read", {"file_path": "a.py"})])]) as server:
         ...  # point a provider's base_url at server.url; server.requests holds the decoded bodies
 
 ``python -m polyhost.testing.mock_model`` serves from a shell; ``--story`` plays the sample repository's repair.
@@ -12,54 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
 
 from polyhost.testing import sample
 from polyhost.wire import json
-
-BEHAVIOURS = (
-    "success",
-    "slow_success",
-    "reasoning_success",
-    "tool_call_success",
-    "max_tokens",
-    "empty",
-    "empty_body",
-    "stream_eof",
-    "partial_eof",
-    "stream_disconnect",
-    "partial_disconnect",
-    "connection_reset",
-    "stall",
-    "partial_stall",
-    "malformed_json",
-    "malformed_event",
-    "wrong_content_type",
-    "rate_limit",
-    "server_error",
-    "service_unavailable",
-    "auth_error",
-    "invalid_request",
-    "context_overflow",
-    "quota_exceeded",
-    "random",
-)
-
-_ERRORS: dict[str, tuple[int, str, str]] = {
-    "rate_limit": (429, "rate_limit_exceeded", "Too many requests, slow down."),
-    "server_error": (500, "internal_error", "The model crashed."),
-    "service_unavailable": (503, "overloaded", "The model is overloaded."),
-    "auth_error": (401, "invalid_api_key", "The API key is not valid."),
-    "invalid_request": (400, "invalid_request_error", "The request is not valid."),
-    "context_overflow": (400, "context_length_exceeded", "The prompt exceeds the maximum context length."),
-    "quota_exceeded": (402, "insufficient_quota", "You exceeded your current quota."),
-}
 
 
 class Reply:
@@ -114,28 +77,86 @@ def story() -> list[Reply]:
     ]
 
 
-_NAMED = {
+def _words(text: str) -> list[str]:
+    return [word for word in text.replace(" ", " \0").split("\0") if word]
+
+
+def _delta(delta: dict[str, Any]) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
+def _sse(event: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event) + b"\n\n"
+
+
+class _Error(NamedTuple):
+    """An HTTP error with the body that goes with it."""
+
+    status: int
+    code: str
+    message: str
+
+
+class _Broken(NamedTuple):
+    """A response that goes wrong: what is sent of its body (None: not even a head), and how it ends."""
+
+    body: bytes | None
+    ending: Literal["end", "drop", "hang"]
+    content_type: str = "text/event-stream"
+
+
+_COMMENT = b": the model is thinking\n\n"
+_PARTIAL = _sse(_delta({"content": "partial"}))
+
+_BEHAVIOURS: dict[str, Reply | _Error | _Broken] = {
     "success": Reply("Hello from the mock model."),
     "slow_success": Reply("Hello, slowly.", delay=0.02),
     "reasoning_success": Reply("Four.", reasoning="Two and two."),
     "tool_call_success": Reply(calls=[("read", {"file_path": "README.md"})]),
     "max_tokens": Reply("This was cut", finish="length"),
     "empty": Reply(""),
+    "empty_body": _Broken(b"", "end"),
+    "stream_eof": _Broken(_COMMENT, "end"),
+    "partial_eof": _Broken(_PARTIAL, "end"),
+    "stream_disconnect": _Broken(_COMMENT, "drop"),
+    "partial_disconnect": _Broken(_PARTIAL, "drop"),
+    "connection_reset": _Broken(None, "drop"),
+    "stall": _Broken(None, "hang"),
+    "partial_stall": _Broken(_PARTIAL + b'data: {"choices": [{"del', "hang"),
+    "malformed_json": _Broken(b"data: {not json\n\n", "end"),
+    "malformed_event": _Broken(b"data: [1, 2]\n\n", "end"),
+    "wrong_content_type": _Broken(b"<html>not a model</html>", "end", "text/html"),
+    "rate_limit": _Error(429, "rate_limit_exceeded", "Too many requests, slow down."),
+    "server_error": _Error(500, "internal_error", "The model crashed."),
+    "service_unavailable": _Error(503, "overloaded", "The model is overloaded."),
+    "auth_error": _Error(401, "invalid_api_key", "The API key is not valid."),
+    "invalid_request": _Error(400, "invalid_request_error", "The request is not valid."),
+    "context_overflow": _Error(400, "context_length_exceeded", "The prompt exceeds the maximum context length."),
+    "quota_exceeded": _Error(402, "insufficient_quota", "You exceeded your current quota."),
 }
+
+BEHAVIOURS = (*_BEHAVIOURS, "random")
+"""Names of the behaviours; ``random`` is one of the others, chosen by the server's seed."""
+
+_HEADERS = {"x-request-id": "mock-request"}
 
 
 class MockModelServer:
-    """Serves ``POST .../chat/completions`` on 127.0.0.1; ``url`` is the base URL, ``requests`` what came in.
+    """Serves ``POST .../chat/completions`` on 127.0.0.1.
 
-    :param script: one behaviour name or :class:`Reply` per request; afterwards ``then`` answers.
+    :param script: one behaviour name or :class:`Reply` per request; afterwards ``then`` answers. An unknown name
+        raises ValueError.
     :param seed: of the ``random`` behaviour.
+    :ivar url: the base URL, once entered.
+    :ivar requests: the decoded bodies that came in; ``headers`` has the headers of each, names in lower case.
     """
 
     def __init__(
         self, script: Iterable[str | Reply] = (), *, then: str | Reply = "success", port: int = 0, seed: int = 0
     ) -> None:
-        self._script = list(script)
-        self._then = then
+        self._script: list[str | Reply] = []
+        self.script(*script)
+        self._then = _known(then)
         self._port = port
         self._random = random.Random(seed)
         self._runner: web.AppRunner | None = None
@@ -162,10 +183,16 @@ class MockModelServer:
 
     def script(self, *behaviours: str | Reply) -> None:
         """Append behaviours for the next requests."""
-        self._script.extend(behaviours)
+        self._script.extend(map(_known, behaviours))
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        server = self._runner.server if self._runner is not None else None
+        return len(server.connections) if server is not None else 0
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "mock-large"}, {"id": "mock-small"}]})
+        return web.json_response({"object": "list", "data": [{"id": "mock-small"}, {"id": "mock-large"}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(json.loads(await request.read()))
@@ -173,99 +200,71 @@ class MockModelServer:
         behaviour = self._script.pop(0) if self._script else self._then
         if behaviour == "random":
             behaviour = self._random.choice(BEHAVIOURS[:-1])
-        if isinstance(behaviour, str) and behaviour in _ERRORS:
-            return _error(*_ERRORS[behaviour])
-        reply = _NAMED.get(behaviour) if isinstance(behaviour, str) else behaviour
-        if reply is not None:
-            return await self._stream(request, reply)
-        return await self._misbehave(request, str(behaviour))
+        answer = _BEHAVIOURS[behaviour] if isinstance(behaviour, str) else behaviour
+        if isinstance(answer, Reply):
+            return await _stream(request, answer)
+        if isinstance(answer, _Error):
+            return _error(answer)
+        return await self._break(request, answer)
 
-    async def _stream(self, request: web.Request, reply: Reply) -> web.StreamResponse:
-        response = await _begin(request)
-        for event in reply.events():
-            if reply.delay:
-                await asyncio.sleep(reply.delay)
-            await response.write(_sse(event))
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def _misbehave(self, request: web.Request, behaviour: str) -> web.StreamResponse:
-        if behaviour == "wrong_content_type":
-            return web.Response(text="<html>not a model</html>", content_type="text/html")
-        if behaviour == "connection_reset":
-            _drop(request)
-            return web.Response()
-        if behaviour == "stall":
+    async def _break(self, request: web.Request, broken: _Broken) -> web.StreamResponse:
+        response: web.StreamResponse = web.Response()
+        if broken.body is not None:
+            response = await _begin(request, broken.content_type)
+            await response.write(broken.body)
+        if broken.ending == "hang":
             await self._released.wait()
-            return web.Response()
-        response = await _begin(request)
-        if behaviour == "malformed_json":
-            await response.write(b"data: {not json\n\n")
-        elif behaviour == "malformed_event":
-            await response.write(b"data: [1, 2]\n\n")
-        elif behaviour.startswith("partial") or behaviour == "stream_disconnect":
-            await response.write(_sse(_delta({"content": "partial"})))
-        if behaviour == "partial_stall":
-            await response.write(b'data: {"choices": [{"del')
-            await self._released.wait()
-        elif behaviour.endswith("disconnect"):
-            _drop(request)
-        elif behaviour not in (*_MISBEHAVIOURS, "malformed_json", "malformed_event"):
-            raise web.HTTPInternalServerError(text=f"unknown behaviour {behaviour!r}")
+        elif broken.ending == "drop" and request.transport is not None:
+            request.transport.abort()
         return response
 
 
-_MISBEHAVIOURS = ("empty_body", "stream_eof", "partial_eof")
+def _known(behaviour: str | Reply) -> str | Reply:
+    if isinstance(behaviour, str) and behaviour not in BEHAVIOURS:
+        raise ValueError(f"unknown behaviour {behaviour!r}; there are {', '.join(BEHAVIOURS)}")
+    return behaviour
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text.replace(" ", " \0").split("\0") if word]
-
-
-def _delta(delta: dict[str, Any]) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-
-
-def _sse(event: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(event) + b"\n\n"
-
-
-async def _begin(request: web.Request) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"content-type": "text/event-stream", "x-request-id": "mock-request"})
+async def _begin(request: web.Request, content_type: str = "text/event-stream") -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-type": content_type, **_HEADERS})
     await response.prepare(request)
     return response
 
 
-def _drop(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
+async def _stream(request: web.Request, reply: Reply) -> web.StreamResponse:
+    response = await _begin(request)
+    for event in reply.events():
+        if reply.delay:
+            await asyncio.sleep(reply.delay)
+        await response.write(_sse(event))
+    await response.write(b"data: [DONE]\n\n")
+    return response
 
 
-def _error(status: int, code: str, message: str) -> web.Response:
-    headers = {"x-request-id": "mock-request"}
-    if status == 429:
-        headers["retry-after"] = "1"
-    return web.json_response(
-        {"error": {"code": code, "type": code, "message": message}}, status=status, headers=headers
-    )
+def _error(error: _Error) -> web.Response:
+    headers = {**_HEADERS, "retry-after": "1"} if error.status == 429 else _HEADERS
+    body = {"error": {"code": error.code, "type": error.code, "message": error.message}}
+    return web.json_response(body, status=error.status, headers=headers)
 
 
-async def _serve(options: argparse.Namespace) -> None:
-    script: list[str | Reply] = [*story()] if options.story else list(options.behaviour)
-    async with MockModelServer(script, port=options.port) as server:
+async def _serve(server: MockModelServer) -> None:
+    async with server:
         print(f"mock model server at {server.url} (Ctrl-C ends it)", flush=True)
         await asyncio.Event().wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A mock chat-completions server on loopback.")
-    parser.add_argument("behaviour", nargs="*", choices=[*BEHAVIOURS, []], help="behaviour of each request, in order")
+    parser.add_argument("behaviour", nargs="*", help=f"behaviour of each request, in order: {', '.join(BEHAVIOURS)}")
     parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
     parser.add_argument("--story", action="store_true", help="repair the sample repository of `hostctl run --demo`")
+    options = parser.parse_args()
     try:
-        asyncio.run(_serve(parser.parse_args()))
-    except KeyboardInterrupt:
-        return
+        server = MockModelServer(story() if options.story else options.behaviour, port=options.port)
+    except ValueError as error:
+        parser.error(str(error))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(server))
 
 
 if __name__ == "__main__":
