@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,12 +160,14 @@ async def storage(open_storage: Callable[..., JsonlStorage]) -> JsonlStorage:
 
 
 @pytest.fixture
-def until() -> Iterator[Callable[..., Any]]:
+def until() -> Callable[..., Any]:
     """Waits for a condition by letting the loop run; for effects that come from another thread."""
 
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():
-                await asyncio.sleep(0.001)
+    async def wait(condition: Callable[[], object]) -> None:
+        for _ in range(5000):
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+        pytest.fail("the condition never came true")
 
-    yield wait
+    return wait

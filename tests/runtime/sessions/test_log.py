@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -321,7 +320,7 @@ def test_a_validator_vetoes_before_the_commit_and_the_seq_is_used_again(session:
     session.observe(lambda event: heard.append(event.seq))
 
     def strict(event: Any) -> None:
-        seen.append((event.seq, event.data["text"] if "text" in event.data else event.type))
+        seen.append((event.seq, event.data.get("text", event.type)))
         assert len(session) == event.seq
         if event.type == "turn/start" or event.data.get("text") == "no":
             raise SessionError("not this one", code="VETO")

@@ -6,6 +6,7 @@ who holds it. The file itself stays: removing it would let two processes lock tw
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -41,10 +42,9 @@ class SessionLock:
         """Let others write. Idempotent."""
         fd, self._fd = self._fd, None
         if fd is not None:
-            try:
+            with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
-            finally:
-                os.close(fd)
+            os.close(fd)
 
 
 def acquire(directory: Path, session_id: str) -> SessionLock:
@@ -55,22 +55,10 @@ def acquire(directory: Path, session_id: str) -> SessionLock:
     """
     fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = _parse(os.pread(fd, _CONTENT_LIMIT, 0))
-        os.close(fd)
-        who = f"pid {holder.pid} on {holder.host}" if holder is not None else "its pid is not known yet"
-        raise SessionError(
-            f"session {session_id!r} is open in another process ({who}); close it there first. "
-            f"It can still be read and exported here",
-            code="SESSION_LOCKED",
-        ) from None
+        _lock(fd, session_id)
     except BaseException:
         os.close(fd)
         raise
-    content = dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time_ns() // 1_000_000})
-    os.pwrite(fd, content, 0)
-    os.ftruncate(fd, len(content))
     return SessionLock(fd)
 
 
@@ -84,6 +72,22 @@ def holder_of(directory: Path) -> Holder | None:
     if holder is None or (holder.host == socket.gethostname() and not _is_alive(holder.pid)):
         return None
     return holder
+
+
+def _lock(fd: int, session_id: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _parse(os.pread(fd, _CONTENT_LIMIT, 0))
+        who = f"pid {holder.pid} on {holder.host}" if holder is not None else "its pid is not known yet"
+        raise SessionError(
+            f"session {session_id!r} is open in another process ({who}); close it there first. "
+            f"It can still be read and exported here",
+            code="SESSION_LOCKED",
+        ) from None
+    content = dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time_ns() // 1_000_000})
+    os.pwrite(fd, content, 0)
+    os.ftruncate(fd, len(content))
 
 
 def _parse(content: bytes) -> Holder | None:
