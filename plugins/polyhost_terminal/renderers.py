@@ -109,6 +109,9 @@ class JsonRenderer:
     def begin(self, session: Session, *, resumed: bool) -> None:
         facts = {"type": "run/start", "schema": SCHEMA_VERSION, "sessionId": session.id}
         _write(json.dumps({**facts, "cwd": session.header.cwd, "resumed": resumed}) + b"\n")
+        if not resumed:
+            for line in session.lines():
+                _write(line)
 
     def event(self, event: SessionEvent) -> None:
         _write(event.line)
