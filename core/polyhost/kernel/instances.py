@@ -84,7 +84,7 @@ class Instance:
             self._setting = setting
 
     def relabel(self, row: PluginRow) -> None:
-        """Take over a row with an equal configuration, for its origin."""
+        """Take over another row for the next start, without telling a running fiber."""
         self._setting.row = row
 
     async def health(self) -> Mapping[str, Any] | None:

@@ -36,7 +36,9 @@ class Reconciliation:
         self._host = host
         self._failures: dict[str, PluginFailure] = {}
         self._undo: list[Undo] = []
-        self._ran = {instance for instance in host.instances.values() if instance.fiber.state is FiberState.ACTIVE}
+        # What is starting already is not waited for: it may take long, and has nothing to do with this change.
+        self._calm = {instance for instance in host.instances.values() if not instance.busy}
+        self._ran = {instance for instance in self._calm if instance.fiber.state is FiberState.ACTIVE}
         self._stopping: list[Instance] = []
         self._starting: list[PluginRow] = []
         self._changing: list[tuple[Instance, PluginRow]] = []
@@ -115,20 +117,33 @@ class Reconciliation:
         except Exception as error:
             self._failures[row.id] = PluginFailure.of(self._too_slow() if timeout.expired() else error, "start")
             if timeout.expired():
-                self._undo.append((row.id, lambda: self._renew(instance)))
+                self._undo.append((row.id, lambda: self._renew(instance, before)))
         else:
-            self._undo.append((row.id, lambda: instance.reconfigure(before)))
+            self._undo.append((row.id, lambda: self._change_back(instance, before)))
 
-    async def _renew(self, instance: Instance) -> None:
-        """A start that hangs cannot be talked out of it: take a new fiber, with the row still in force."""
+    async def _change_back(self, instance: Instance, row: PluginRow) -> None:
+        try:
+            if instance in self._ran:
+                await instance.reconfigure(row)
+        except Exception:
+            pass  # it runs on the new row again, which must not stay
+        if instance.row is not row:
+            await self._renew(instance, row)
+
+    async def _renew(self, instance: Instance, row: PluginRow) -> None:
+        """Take a new fiber: for a start that hangs, and for a row that did not work before and need not now."""
         await self._host.stop(instance)
+        instance.relabel(row)
         self._host.launch(instance)
 
     async def _verify(self, added: Iterable[Instance]) -> None:
-        """Wait for everything that this change may have touched, and collect what failed."""
-        touched = {*added, *(instance for instance, _ in self._changing), *self._ran} - set(self._stopping)
-        await self._settle(touched)
-        for instance in touched:
+        """Wait for everything that this change sets in motion, and collect what failed because of it.
+
+        An instance that only waited for a service, and fails now that it is there, is not held against the change.
+        """
+        await self._settle({*self._calm, *added, *(instance for instance, _ in self._changing)})
+        affected = {*self._ran, *added, *(instance for instance, _ in self._changing)}.difference(self._stopping)
+        for instance in affected:
             if instance.fiber.state is FiberState.FAILED and (failure := instance.failure) is not None:
                 self._failures.setdefault(instance.row.id, failure)
             elif instance.busy:
@@ -150,11 +165,12 @@ class Reconciliation:
                     await undo()
             except Exception as error:
                 problems[id] = PluginFailure.of(error, "start")
-        await self._settle(self._ran)
+        await self._settle({*self._calm, *self._stopping, *(instance for instance, _ in self._changing)})
         for instance in self._ran:
             if instance.fiber.state is FiberState.FAILED and (failure := instance.failure) is not None:
                 problems[instance.row.id] = failure
-        return problems
+        # What did not work before need not work afterwards.
+        return {instance.row.id: problems[instance.row.id] for instance in self._ran if instance.row.id in problems}
 
     def _too_slow(self) -> TimeoutError:
         return TimeoutError(f"it did not start within {self._host.start_timeout:g} s")
