@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 
+from polyhost.process import table
+
 _SET_CHILD_SUBREAPER = 36
 _GET_CHILD_SUBREAPER = 37
 
@@ -19,8 +21,8 @@ class Subreaper:
         self._entered = False
 
     def enter(self) -> None:
-        """Adopt orphans from now on; once is enough."""
-        if self._entered or not sys.platform.startswith("linux"):
+        """Adopt orphans from now on; once is enough. Only where the ended ones can be found and reaped."""
+        if self._entered or sys.platform != "linux" or not table.available():
             return
         self._entered = _get() == 0 and _set(1)
 

@@ -137,10 +137,13 @@ class ProcessSupervisor:
             raise CleanupError(failures)
 
     async def _end(self, handle: ProcessHandle) -> None:
-        handle.terminate()
-        if not await handle.wait_for_exit(handle.grace + KILL_PATIENCE):
-            raise TreeSurvivedError(f"the tree of {handle.argv[0]!r} (pid {handle.pid}) outlived SIGKILL")
-        await handle.close_streams()
+        try:
+            handle.terminate()
+            if not await handle.wait_for_exit(handle.grace + KILL_PATIENCE):
+                raise TreeSurvivedError(f"the tree of {handle.argv[0]!r} (pid {handle.pid}) outlived SIGKILL")
+        finally:
+            handle.kill_now()
+            await handle.close_streams()
 
     def _at_exit(self) -> None:
         if os.getpid() == self._owner:  # not in a forked copy of the host

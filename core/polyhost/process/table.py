@@ -10,6 +10,8 @@ import os
 from typing import NamedTuple
 
 _CHUNK = 65_536
+_ENDED = (b"Z", b"X", b"x")
+_KERNEL_THREAD = 0x0020_0000
 
 
 class ProcessRow(NamedTuple):
@@ -45,24 +47,43 @@ def read_table() -> list[ProcessRow]:
     return [row for row in rows if row is not None]
 
 
-def environment_has(pid: int, text: bytes) -> bool:
-    """Whether ``text`` stands in the environment that process ``pid`` was started with; False when it is unreadable."""
-    kept = b""
+def environment_has(pid: int, text: bytes) -> bool | None:
+    """Whether ``text`` stands in the environment that process ``pid`` was started with.
+
+    False also when that is unreadable for us; None when it cannot be told right now, because the process is just
+    replacing its program.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            kept = b""
             while chunk := file.read(_CHUNK):
                 if text in kept + chunk:
                     return True
                 kept = chunk[-len(text) :]
+        if kept:
+            return False
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = _fields(file.read(_CHUNK))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        pass
-    return False
+        return False
+    return False if _has_no_environment(fields) else None
+
+
+def _fields(stat: bytes) -> list[bytes]:
+    """The fields of a ``stat`` line from the state on."""
+    # The command before them stands in parentheses and may itself contain any: split after the last one.
+    return stat[stat.rindex(b")") + 2 :].split()
 
 
 def _parse(pid: int, stat: bytes) -> ProcessRow:
-    # The command stands in parentheses and may itself contain parentheses and spaces: split after the last one.
-    fields = stat[stat.rindex(b")") + 2 :].split()
+    fields = _fields(stat)
     state, threads = fields[0], int(fields[17])
     # A program whose first thread has ended looks like a zombie, yet lives while it has other threads.
-    alive = state not in (b"Z", b"X", b"x") or threads > 1
+    alive = state not in _ENDED or threads > 1
     return ProcessRow(pid, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), alive)
+
+
+def _has_no_environment(fields: list[bytes]) -> bool:
+    """Whether a process that showed no environment really has none, rather than not yet."""
+    start, end, flags = int(fields[47]), int(fields[48]), int(fields[6])
+    return start == end != 0 or bool(flags & _KERNEL_THREAD) or fields[0] in _ENDED

@@ -116,7 +116,7 @@ class LinuxTree:
         self._marker = None if marker is None else marker.encode()
         row = table.read_row(child.pid)
         self._start = row.start if row is not None else 0
-        self._known: dict[int, int] = {}  # members seen alive: pid -> start time
+        self._living: list[ProcessRow] = []  # members found at the last look
         self._status: ExitStatus | None = None
 
     def watch_leader(self, on_exit: Callable[[], None]) -> None:
@@ -129,10 +129,8 @@ class LinuxTree:
 
     def alive(self) -> bool:
         try:
-            if self._known_alive():
-                return True
-            # A member can hide from one pass by forking behind the reader's back and exiting ahead of it.
-            if self._members() or self._members():
+            # A member can hide from one look by forking behind the reader's back and exiting ahead of it.
+            if self._known_alive() or self._find_any() or self._find_any():
                 return True
         except OSError:
             return True
@@ -140,13 +138,14 @@ class LinuxTree:
         return False
 
     def signal(self, number: int) -> None:
-        _signal_group(self.pid, number)
         try:
-            strays = [row for row in self._members() if row.group != self.pid]
+            self._find_any()  # first, since the end of a parent hides whose child a stray was
         except OSError:
-            return
-        for row in strays:
-            _signal_process(row, number)
+            pass  # those found before are still known
+        _signal_group(self.pid, number)
+        for row in self._living:
+            if row.group != self.pid:
+                _signal_process(row, number)
 
     def _peek(self) -> ExitStatus | None:
         """The direct child's status, leaving it to be taken later."""
@@ -161,38 +160,50 @@ class LinuxTree:
         return ExitStatus(None, found.si_status)
 
     def _known_alive(self) -> bool:
-        """The cheap look: is one of those seen last time still there?"""
-        for pid, start in self._known.items():
-            row = table.read_row(pid)
-            if row is not None and row.start == start and row.alive:
+        """The cheap look: is one of those found last time still there?"""
+        for known in self._living:
+            row = table.read_row(known.pid)
+            if row is not None and row.start == known.start and row.alive:
                 return True
         return False
 
-    def _members(self) -> list[ProcessRow]:
-        """Every living member, by a pass over the whole table; adopted members that have ended are reaped."""
+    def _find_any(self) -> bool:
+        """Look through the whole table for living members, and reap adopted ones that have ended.
+
+        True when there are members, and also when there may be: a process was just replacing its program.
+        """
         host = os.getpid()
         rows = [row for row in table.read_table() if row.pid != host]
         members = _closure(rows, {row.pid for row in rows if self._is_seed(row)})
-        if marker := self._marker:
-            marked = {
-                row.pid
-                for row in rows
-                if row.pid not in members and row.start >= self._start and table.environment_has(row.pid, marker)
-            }
-            if marked:
-                members = _closure(rows, members | marked)
+        marked, unsure = self._marked(rows, members)
+        if marked:
+            members = _closure(rows, members | marked)
         # Children that the host started itself share its session or lead their own: any other was adopted.
         own_session = os.getsid(0)
         for row in rows:
             adopted = row.pid in members or row.session not in (own_session, row.pid)
             if adopted and not row.alive and row.parent == host and row.pid != self.pid:
                 _reap(row.pid)
-        living = [row for row in rows if row.alive and row.pid in members]
-        self._known = {row.pid: row.start for row in living}
-        return living
+        self._living = [row for row in rows if row.alive and row.pid in members]
+        return bool(self._living) or unsure
+
+    def _marked(self, rows: list[ProcessRow], members: set[int]) -> tuple[set[int], bool]:
+        """Further members by their environment, and whether there was a process of which it could not be told."""
+        marked: set[int] = set()
+        unsure = False
+        if self._marker is not None:
+            for row in rows:
+                if row.alive and row.start >= self._start and row.pid not in members:
+                    found = table.environment_has(row.pid, self._marker)
+                    unsure = unsure or found is None
+                    if found:
+                        marked.add(row.pid)
+        return marked, unsure
 
     def _is_seed(self, row: ProcessRow) -> bool:
-        return self.pid in (row.pid, row.group, row.session) or self._known.get(row.pid) == row.start
+        if self.pid in (row.pid, row.group, row.session):
+            return True
+        return any(known.pid == row.pid and known.start == row.start for known in self._living)
 
 
 def _closure(rows: list[ProcessRow], members: set[int]) -> set[int]:

@@ -1,0 +1,194 @@
+"""Who belongs to a tree on Linux: daemons that left the group are caught, strangers are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyhost.process import ProcessSupervisor, table
+from polyhost.process.subreaper import Subreaper
+from polyhost.process.tree import TREE_VARIABLE, LinuxTree
+
+pytestmark = pytest.mark.skipif(not table.available(), reason="needs /proc")
+
+# Forks twice with a session of its own in between, lets the middle process end, and closes every inherited stream.
+DAEMON = """
+import os, signal, sys
+if (middle := os.fork()) == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(1, b"%d\\n" % os.getpid())
+        os.closerange(0, 3)
+        while True:
+            signal.pause()
+    os._exit(0)
+os.waitpid(middle, 0)
+"""
+
+
+@pytest.mark.case("CASE-02")
+@pytest.mark.parametrize("leader", ["ends", "stays"])
+async def test_a_daemon_that_left_group_and_ancestors_is_ended_with_the_tree(python, running, leader: str) -> None:
+    handle = await python(DAEMON + ("sys.stdin.read()" if leader == "stays" else ""), stdin="pipe")
+    daemon = int(await handle.stdout.readline())
+    if leader == "ends":
+        await handle.done
+        assert not await handle.wait_for_exit(0.05)
+    assert running(daemon)
+    assert os.getpgid(daemon) != handle.pid
+    await handle.dispose(eof_grace=0.05)
+    assert not running(daemon)
+
+
+@pytest.mark.case("CASE-02")
+async def test_a_daemon_that_ignores_sigterm_is_killed_after_the_grace(python, running) -> None:
+    source = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + DAEMON
+    handle = await python(source, grace=0.2)
+    daemon = int(await handle.stdout.readline())
+    await handle.done
+    handle.terminate()
+    assert not await handle.wait_for_exit(0.1)
+    assert await handle.wait_for_exit()
+    assert not running(daemon)
+
+
+@pytest.mark.parametrize("wrapper", [["setsid"], ["env", "-i", "setsid"]])
+async def test_a_descendant_in_another_session_is_found_by_its_parents(spawn, running, wrapper: list[str]) -> None:
+    command = " ".join(wrapper)
+    handle = await spawn("sh", "-c", f"{command} sh -c 'echo $$; exec sleep 1000' & wait", inherit_env=False)
+    stray = int(await handle.stdout.readline())
+    assert os.getpgid(stray) == stray
+    handle.terminate()
+    assert await handle.wait_for_exit()
+    assert not running(stray)
+
+
+async def test_what_a_member_forks_between_two_looks_is_killed_too(python) -> None:
+    # Each process forks its successor and ends: nobody is there for two looks in a row.
+    source = "import os\nprint(flush=True)\nwhile True:\n    if os.fork():\n        os._exit(0)"
+    handle = await python(source, grace=0.05)
+    await handle.stdout.readline()
+    handle.terminate()
+    assert await handle.wait_for_exit()
+
+
+async def test_no_stranger_is_a_member(spawn, python, stranger, running) -> None:
+    leading = stranger("sleep", "1000", start_new_session=True)
+    other = await spawn("cat", stdin="pipe")
+    handle = await python(DAEMON)
+    await handle.stdout.readline()
+    await handle.dispose()
+    assert running(leading.pid)
+    assert running(other.pid)
+
+
+async def test_adopted_members_are_reaped_and_other_children_keep_their_status(python, stranger, eventually) -> None:
+    plain = stranger("sh", "-c", "exit 5")
+    leading = stranger("sh", "-c", "exit 6", start_new_session=True)
+    await eventually(lambda: not table.read_row(plain.pid).alive and not table.read_row(leading.pid).alive)
+    watched = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
+    handle = await python(DAEMON)
+    daemon = int(await handle.stdout.readline())
+    await handle.dispose()
+    assert await handle.wait_for_exit()
+    assert table.read_row(daemon) is None  # not even as a zombie
+    assert (plain.poll(), leading.poll()) == (5, 6)
+    watched.stdin.close()
+    assert await watched.wait() == 0
+
+
+async def test_an_orphan_that_was_never_seen_alive_is_reaped(python, eventually) -> None:
+    source = DAEMON.replace("os.closerange(0, 3)", "os.read(0, 1)").replace("while True:", "os._exit(0)")
+    source = source.replace("            signal.pause()\n", "") + "sys.stdout.close(); signal.pause()"
+    handle = await python(source, stdin="pipe", inherit_env=False)
+    orphan = int(await handle.stdout.readline())
+    handle.close_stdin()
+
+    def zombie() -> bool:
+        row = table.read_row(orphan)
+        return row is not None and not row.alive and row.parent == os.getpid()
+
+    await eventually(zombie)
+    handle.terminate()
+    assert await handle.wait_for_exit()
+    assert table.read_row(orphan) is None
+
+
+async def test_nested_hosts_keep_the_outer_marker(spawn, monkeypatch) -> None:
+    monkeypatch.setenv(TREE_VARIABLE, "outer")
+    handle = await spawn("sh", "-c", f"echo ${TREE_VARIABLE}")
+    outer, own = (await handle.stdout.readline()).decode().strip().split(":")
+    assert outer == "outer"
+    assert len(own) == 32
+
+
+@pytest.mark.contract("PROC-13")
+async def test_a_group_of_zombies_counts_as_gone(stranger, eventually) -> None:
+    child = stranger("sh", "-c", "sleep 1000 & kill -KILL $!; wait $!; exit 0", start_new_session=True)
+    await eventually(lambda: not table.read_row(child.pid).alive)
+    tree = LinuxTree(child, None)
+    os.killpg(child.pid, 0)  # the group still exists
+    assert not tree.alive()
+    assert child.returncode == 0
+
+
+async def test_a_process_whose_first_thread_ended_is_alive(stranger, eventually) -> None:
+    source = "import ctypes, sys, threading\nthreading.Thread(target=sys.stdin.read).start()\n"
+    child = stranger(sys.executable, "-c", source + "ctypes.CDLL(None).pthread_exit(None)", stdin=subprocess.PIPE)
+    await eventually(lambda: b"State:\tZ" in Path(f"/proc/{child.pid}/status").read_bytes())
+    assert table.read_row(child.pid).alive
+
+
+async def test_a_hostile_command_name_cannot_confuse_the_table(stranger, eventually) -> None:
+    name = b") Z 1 1 (1"
+    source = f"import ctypes; ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0); input()"
+    child = stranger(sys.executable, "-c", source, stdin=subprocess.PIPE)
+    await eventually(lambda: name in Path(f"/proc/{child.pid}/stat").read_bytes())
+    row = table.read_row(child.pid)
+    assert (row.parent, row.group, row.session) == (os.getpid(), os.getpgrp(), os.getsid(0))
+    assert row.alive
+
+
+async def test_a_marker_is_found_anywhere_in_a_large_environment(stranger) -> None:
+    environment = {f"PAD{number}": "x" * 1021 for number in range(200)} | {"LAST": "needle"}
+    child = stranger("sleep", "1000", env=environment)
+    while (found := table.environment_has(child.pid, b"needle")) is None:
+        pass  # the start of a program is not over when Popen returns
+    assert found
+    assert table.environment_has(child.pid, b"absent") is False
+    child.kill()
+    child.wait()
+    assert table.environment_has(child.pid, b"needle") is False
+
+
+async def test_an_empty_environment_is_no_riddle(stranger, eventually) -> None:
+    child = stranger("/bin/sleep", "1000", env={})
+    await eventually(lambda: table.environment_has(child.pid, b"needle") is False)
+
+
+async def test_adoption_lasts_as_long_as_the_supervisor(make_spec) -> None:
+    probe = Subreaper()
+    async with ProcessSupervisor() as supervisor:
+        handle = await supervisor.spawn(make_spec("true"))
+        await handle.wait_for_exit()
+        probe.enter()
+        assert not probe._entered  # it already was
+    probe.enter()
+    assert probe._entered
+    probe.leave()
+
+
+async def test_a_host_that_does_not_adopt_still_catches_daemons(make_spec, running) -> None:
+    async with ProcessSupervisor(adopt_orphans=False) as supervisor:
+        handle = await supervisor.spawn(make_spec(sys.executable, "-c", DAEMON))
+        daemon = int(await handle.stdout.readline())
+        assert table.read_row(daemon).parent != os.getpid()
+        await handle.dispose()
+        assert not running(daemon)
+    assert handle.exit_status.exit_code == 0 or handle.exit_status.signal == signal.SIGTERM
