@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from polyhost.interfaces.json_types import JsonObject, JsonValue
 from polyhost.kernel.errors import PolyhostError
-from polyhost.kernel.keys import EventKey, EventMode, ServiceKey
+from polyhost.kernel.keys import EventKey, EventMode, MountKind, ServiceKey
 
 if TYPE_CHECKING:
     from polyhost.interfaces.agents import Agent
@@ -148,13 +148,17 @@ class SessionStore(Protocol):
 
 
 class StoredSession(NamedTuple):
-    """One row of a listing: header facts, where the log is, and when it last changed (epoch milliseconds)."""
+    """One row of a listing: header facts, where the log is, and when it last changed (epoch milliseconds).
+
+    ``revision`` is opaque; another one means that the log has changed.
+    """
 
     header: SessionHeader
     path: str
     modified: int
     size: int
     title: str | None = None
+    revision: str = ""
 
 
 class OpenedSession(NamedTuple):
@@ -203,6 +207,12 @@ class SessionDirectory(Protocol):
 
 SESSIONS = ServiceKey[SessionStore]("sessions")
 SESSION_DIRECTORY = ServiceKey[SessionDirectory]("session-directory")
+
+SESSION_EVENT_TYPE = MountKind[str]("session-event-type")
+"""A plugin's own event types: the key is the type, the value describes it in one line.
+
+A log that holds such events cannot be read without the plugin, unless they were appended as ``ignorable``.
+"""
 
 SESSION_CREATED = EventKey[[Session]]("session/created", contained=False)
 """A raising listener vetoes the creation."""

@@ -76,6 +76,11 @@ async def test_nothing_is_on_disk_before_the_first_event(
     session.append("feedback/record", {})
     await storage.written(session)
     assert [row.header.id for row in await storage.list()] == ["s-1"]
+    await storage.flush(session)
+    before = (await storage.list())[0].revision
+    session.append("feedback/record", {})
+    await storage.flush(session)
+    assert (await storage.list())[0].revision != before
     unused = new_session("unused")
     storage.attach(unused)
     await storage.retire(unused)
@@ -164,7 +169,7 @@ async def test_a_suffix_is_read_as_stored(storage: JsonlStorage, new_session: An
     assert storage.locate(session.header).read_bytes() == before
 
 
-@pytest.mark.contract("PST-07")
+@pytest.mark.contract("PST-07", "JSL-02")
 async def test_a_fork_stores_its_seed_once(storage: JsonlStorage, store: LiveSessions, talk_to: Any) -> None:
     source = store.create("a")
     talk_to(source).whole_turn()
@@ -174,6 +179,7 @@ async def test_a_fork_stores_its_seed_once(storage: JsonlStorage, store: LiveSes
     await storage.retire(child)
     prepared = await storage.prepare("b")
     assert prepared.header == child.header
+    assert storage.locate(prepared.header) == storage.locate(child.header) != storage.locate(source.header)
     assert prepared.header.seed_length == len(source)
     resumed = LiveSession(prepared.header, prepared.lines)
     storage.attach(resumed)
@@ -213,6 +219,68 @@ async def test_an_id_belongs_to_one_session_at_a_time(open_storage: Open, new_se
     assert code_of(caught) == "SESSION_BUSY"
     prepared.release()
     prepared.release()
+
+
+@pytest.mark.contract("PST-08")
+async def test_a_session_that_stayed_live_is_taken_over(open_storage: Open, new_session: Any, talk_to: Any) -> None:
+    session = new_session(cwd="/w")
+    talk = talk_to(session)
+    first = open_storage(encoding="plain")
+    first.attach(session)
+    talk.start_turn()
+    talk.start_step()
+    await first.close()
+    talk.user("meanwhile")
+    before = first.locate(session.header).read_bytes()
+
+    second = open_storage()
+    second.attach(session)
+    await second.flush(session)
+    talk.end_step()
+    await second.retire(session)
+    path = first.locate(session.header)
+    assert path.read_bytes() == before + b"".join(session.lines(2))
+    assert sorted(os.listdir(path.parent)) == [path.name, "session.lock"]
+    third = open_storage()
+    third.attach(session)
+    await third.flush(session)
+    assert path.read_bytes() == before + b"".join(session.lines(2))
+
+
+@pytest.mark.case("CASE-11")
+async def test_a_diagnosis_explains_each_log_and_changes_none(
+    open_storage: Open, new_session: Any, talk_to: Any
+) -> None:
+    storage = open_storage(encoding="plain")
+    damage = {
+        "sound": lambda content: content,
+        "torn": lambda content: content[:-5],
+        "foreign": lambda content: content.replace(b'"version":0', b'"version":7'),
+        "corrupt": lambda content: content.replace(b'"seq":1,', b'"seq":9,'),
+        "unknown": lambda content: content.replace(b'"step/start"', b'"step/novel"'),
+    }
+    paths = {}
+    for session_id, change in damage.items():
+        session = new_session(session_id)
+        storage.attach(session)
+        talk_to(session).whole_turn()
+        await storage.retire(session)
+        paths[session_id] = storage.locate(session.header)
+        paths[session_id].write_bytes(change(paths[session_id].read_bytes()))
+    before = {path: path.read_bytes() for path in paths.values()}
+    found = {Path(row.path).parent.name: row for row in await storage.diagnose()}
+    assert {session_id: row.problem and row.problem.code for session_id, row in found.items()} == {
+        "sound": None,
+        "torn": None,
+        "foreign": "SESSION_UNSUPPORTED",
+        "corrupt": "SESSION_CORRUPT",
+        "unknown": "SESSION_UNSUPPORTED",
+    }
+    assert [bool(found[session_id].notes) for session_id in ("sound", "torn")] == [False, True]
+    for session_id in ("foreign", "corrupt", "unknown"):
+        assert str(paths[session_id]) in found[session_id].problem.message
+    assert {path: path.read_bytes() for path in paths.values()} == before
+    assert {row.header.id for row in await storage.list()} == {"sound", "torn", "corrupt", "unknown"}
 
 
 @pytest.mark.contract("PST-13")

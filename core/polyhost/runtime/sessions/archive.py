@@ -34,6 +34,20 @@ class InspectedSession(NamedTuple):
     notes: Sequence[str]
 
 
+class Diagnosis(NamedTuple):
+    """What is to be said about one stored log, without having changed it.
+
+    :ivar notes: what opening it would repair.
+    :ivar problem: why it cannot be opened; None when it can.
+    """
+
+    path: str
+    header: SessionHeader | None
+    events: int
+    notes: Sequence[str]
+    problem: SessionError | None
+
+
 class LockedLog(NamedTuple):
     """A stored log under its lock, before any repair."""
 
@@ -106,6 +120,38 @@ class Archive:
                 _logger.warning("a stored session is left out of the list: %s", error)
         return list(rows.values())
 
+    def diagnose(self) -> Sequence[Diagnosis]:
+        """Read every log whole and say what is wrong with it."""
+        return [self._diagnose(path, encoding) for path, encoding in logs(self._root)]
+
+    def adopt(self, header: SessionHeader, lines: Sequence[bytes]) -> tuple[Path, Encoding, int] | None:
+        """The stored log that a live session has grown out of, with its number of events; None when nothing is stored.
+
+        :raises SessionError: SESSION_ALREADY_EXISTS when what is stored is not this session's beginning.
+        """
+        found = find(self._root, header.id)
+        if found is None:
+            return None
+        raw, log = self._read(*found)
+        if log.header != header or log.keep < len(raw) or log.lines != list(lines[: len(log.lines)]):
+            raise SessionError(
+                f"session {header.id!r} is stored already in {found[0]}; resume it or choose another id",
+                code="SESSION_ALREADY_EXISTS",
+            )
+        return (*found, len(log.lines))
+
+    def _diagnose(self, path: Path, encoding: Encoding) -> Diagnosis:
+        header = None
+        try:
+            header = read_header(str(path), encoding)
+            _, log = self._read(path, encoding)
+            find(self._root, header.id)
+        except SessionError as error:
+            return Diagnosis(str(path), header, 0, (), error)
+        except OSError as error:
+            return Diagnosis(str(path), header, 0, (), unreadable(path, error))
+        return Diagnosis(str(path), header, len(log.lines), log.notes, None)
+
     def _find(self, session_id: str) -> tuple[Path, Encoding]:
         found = find(self._root, session_id)
         if found is None:
@@ -128,7 +174,9 @@ def stored_row(header: SessionHeader, path: Path) -> StoredSession:
         status = path.stat()
     except FileNotFoundError:  # live, and not written yet
         return StoredSession(header, str(path), header.created_at, 0)
-    return StoredSession(header, str(path), status.st_mtime_ns // 1_000_000, status.st_size)
+    facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    revision = ":".join(map(str, facts))
+    return StoredSession(header, str(path), status.st_mtime_ns // 1_000_000, status.st_size, revision=revision)
 
 
 def _modified(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""Which event types exist: the core's own and those that plugins register.
+"""Which event types exist: the core's own and those that plugins mount.
 
 A log with an unknown type that is not marked ``ignorable`` cannot be read, so types are known by name here before
 anybody appends them. Payload rules of the types that the core reads itself are in ``shapes``.
@@ -68,30 +68,15 @@ CORE_TYPES = frozenset(
 
 
 class EventCatalogue:
-    """The known types of one host."""
+    """The known types of one host.
 
-    __slots__ = ("_registered",)
+    :param mounted: says whether a plugin that is active now has this type.
+    """
 
-    def __init__(self) -> None:
-        self._registered: dict[str, object] = {}
+    __slots__ = ("_mounted",)
 
-    def register(self, type: str) -> Callable[[], None]:
-        """Make a plugin's ``type`` known, and return the idempotent undo.
-
-        Logs that hold such events cannot be read without the plugin, unless they are appended as ``ignorable``.
-
-        :raises SessionError: SESSION_EVENT_TYPE when the name is taken.
-        """
-        if type in CORE_TYPES or type in RETIRED_TYPES or type in self._registered:
-            raise SessionError(f"the event type {type!r} exists already", code="SESSION_EVENT_TYPE")
-        token = object()
-        self._registered[type] = token
-
-        def undo() -> None:
-            if self._registered.get(type) is token:
-                del self._registered[type]
-
-        return undo
+    def __init__(self, mounted: Callable[[str], bool] = lambda type: False) -> None:
+        self._mounted = mounted
 
     def require(self, type: str, *, ignorable: bool, seq: int) -> None:
         """Raise SESSION_UNSUPPORTED for a type that nobody here knows and that must not be skipped."""
@@ -99,7 +84,7 @@ class EventCatalogue:
             raise SessionError(
                 f"event {seq} has the retired type {type!r} of an older format", code="SESSION_UNSUPPORTED"
             )
-        if type in CORE_TYPES or ignorable or type in self._registered:
+        if type in CORE_TYPES or ignorable or self._mounted(type):
             return
         raise SessionError(
             f"event {seq} has the unknown required type {type!r}: it was written by a newer version or by a plugin "

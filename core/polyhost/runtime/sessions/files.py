@@ -13,8 +13,9 @@ from pathlib import Path
 
 from polyhost.interfaces.sessions import SessionError, SessionHeader
 from polyhost.runtime.sessions import header as headers
+from polyhost.runtime.sessions.archive import Archive
 from polyhost.runtime.sessions.codec import Encoder
-from polyhost.runtime.sessions.layout import FILE_NAMES, Encoding, directory, find
+from polyhost.runtime.sessions.layout import Encoding
 from polyhost.runtime.sessions.lock import SessionLock, acquire
 from polyhost.runtime.sessions.packing import pack
 
@@ -37,24 +38,31 @@ class LogFile:
         self._end = 0  # of what is known to be written whole
         self._torn = False  # bytes may stand behind the end
         self._lock: SessionLock | None = None
-        self._birth: tuple[Path, SessionHeader] | None = None  # until the file exists
+        self._birth: tuple[SessionHeader, Archive] | None = None  # until the file exists
         self._unsynced_directories: list[Path] = []
         self._lost: OSError | None = None
 
     @classmethod
-    def new(cls, root: Path, header: SessionHeader, encoding: Encoding, encoder: Encoder, *, packed: bool) -> LogFile:
-        """A file that its first :meth:`append` creates."""
-        file = cls(directory(root, header) / FILE_NAMES[encoding], encoding, encoder, packed=packed)
-        file._birth = (root, header)
+    def new(
+        cls,
+        path: Path,
+        header: SessionHeader,
+        archive: Archive,
+        encoding: Encoding,
+        encoder: Encoder,
+        *,
+        packed: bool,
+    ) -> LogFile:
+        """A file that its first :meth:`append` creates, or takes over if ``archive`` has the session already."""
+        file = cls(path, encoding, encoder, packed=packed)
+        file._birth = (header, archive)
         return file
 
     @classmethod
     def existing(cls, path: Path, encoding: Encoding, encoder: Encoder, lock: SessionLock, *, packed: bool) -> LogFile:
         """A file whose lock is held; it is released with the file. Raises OSError."""
         file = cls(path, encoding, encoder, packed=packed)
-        file._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        file._end = os.fstat(file._fd).st_size
-        file._lock = lock
+        file._open(lock)
         return file
 
     def append(self, lines: Sequence[bytes]) -> None:
@@ -63,12 +71,11 @@ class LogFile:
         :raises SessionError: SESSION_WRITE_FAILED with the path and the way out; SESSION_LOCKED or
             SESSION_ALREADY_EXISTS when a new file turns out to be somebody else's.
         """
-        records = b"".join(pack(lines) if self._packed else lines)
         try:
             if self._birth is not None:
-                self._materialise(*self._birth, records)
+                self._begin(*self._birth, lines)
             else:
-                self._write_at_end(self._encoder.encode(records, self._encoding))
+                self._write_at_end(self._encode(lines))
         except OSError as error:
             raise write_failed(self.path, error) from error
 
@@ -129,33 +136,46 @@ class LogFile:
             raise OSError(cause.errno, reason) from error
         self._torn = False
 
-    def _materialise(self, root: Path, header: SessionHeader, records: bytes) -> None:
-        place = self.path.parent
-        self._unsynced_directories += _make_directories(place)
-        lock = acquire(place, header.id)
-        temporary = place / f".{self.path.name}.{os.getpid()}.tmp"
-        fd = -1
+    def _open(self, lock: SessionLock) -> None:
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        self._end = os.fstat(self._fd).st_size
+        self._lock = lock
+
+    def _encode(self, lines: Sequence[bytes]) -> bytes:
+        return self._encoder.encode(b"".join(pack(lines) if self._packed else lines), self._encoding)
+
+    def _begin(self, header: SessionHeader, archive: Archive, lines: Sequence[bytes]) -> None:
+        """Write the first batch, which begins with the session's first event."""
+        self._unsynced_directories += _make_directories(self.path.parent)
+        lock = acquire(self.path.parent, header.id)
         try:
-            if find(root, header.id) is not None:
-                raise SessionError(
-                    f"session {header.id!r} is stored already; resume it or choose another id",
-                    code="SESSION_ALREADY_EXISTS",
-                )
-            encode, encoding = self._encoder.encode, self._encoding
-            content = encode(headers.encode(header), encoding) + encode(records, encoding)
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            _write_all(fd, content, 0)
-            os.fsync(fd)
-            os.link(temporary, self.path)
+            adopted = archive.adopt(header, lines)
+            if adopted is None:
+                self._create(headers.encode(header), lines)
+                self._lock = lock
+            else:
+                self.path, self._encoding, stored = adopted
+                self._open(lock)
+                if len(lines) > stored:
+                    self._write_at_end(self._encode(lines[stored:]))
         except BaseException:
-            if fd >= 0:
-                os.close(fd)
+            self.close()
             lock.release()
             raise
+        self._birth = None
+
+    def _create(self, head: bytes, lines: Sequence[bytes]) -> None:
+        content = self._encoder.encode(head, self._encoding) + self._encode(lines)
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(self._fd, content, 0)
+            os.fsync(self._fd)
+            os.link(temporary, self.path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        self._fd, self._end, self._lock, self._birth = fd, len(content), lock, None
+        self._end = len(content)
 
 
 def _write_all(fd: int, content: bytes, offset: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from polyhost.interfaces import HOST, SESSION_HEALTH, SESSIONS
+from polyhost.interfaces.sessions import SESSION_EVENT_TYPE
 from polyhost.kernel.hookspecs import hookimpl
 from polyhost.kernel.keys import ServiceKey
 from polyhost.kernel.plugins import PluginInfo
@@ -37,7 +38,7 @@ def polyhost_plugin() -> PluginInfo:
 
 @hookimpl
 async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
-    catalogue = EventCatalogue()
+    catalogue = EventCatalogue(lambda type: ctx.mounts.token(SESSION_EVENT_TYPE, type) is not None)
     storage = JsonlStorage(
         ctx.require(HOST).home / SESSIONS_FOLDER,
         catalogue=catalogue,

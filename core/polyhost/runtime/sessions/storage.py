@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polyhost.interfaces.sessions import Session, SessionError, SessionHeader, StoredSession
 from polyhost.kernel.signals import AbortSignal
-from polyhost.runtime.sessions.archive import Archive, InspectedSession, LockedLog, stored_row, unreadable
+from polyhost.runtime.sessions.archive import Archive, Diagnosis, InspectedSession, LockedLog, stored_row, unreadable
 from polyhost.runtime.sessions.catalogue import EventCatalogue
 from polyhost.runtime.sessions.codec import Encoder
 from polyhost.runtime.sessions.files import LogFile
@@ -118,6 +118,10 @@ class JsonlStorage:
         """Header, file name and stored text of a log, decompressed and unrepaired. Raises like :meth:`inspect`."""
         return await asyncio.to_thread(self._archive.export, session_id)
 
+    async def diagnose(self) -> Sequence[Diagnosis]:
+        """What is to be said about each stored log. Nothing is changed."""
+        return await asyncio.to_thread(self._archive.diagnose)
+
     def locate(self, header: SessionHeader) -> Path:
         """Where the log of a new session with this header will be."""
         return directory(self._root, header) / FILE_NAMES[self._encoding]
@@ -149,7 +153,8 @@ class JsonlStorage:
     def attach(self, session: Session) -> None:
         """Keep a live session written from now on. Idempotent.
 
-        The session is new, or was built from what :meth:`prepare` gave for its id.
+        The session is new, was built from what :meth:`prepare` gave for its id, or has been live since another storage
+        kept it: then its stored log is taken over with the first write, and only what is missing there is written.
 
         :raises SessionError: SESSION_BUSY when the id belongs to another session, or to a stored log with another
             beginning.
@@ -162,7 +167,14 @@ class JsonlStorage:
         prepared = self._prepared.get(session.id)
         if prepared is None:
             stored = 0
-            file = LogFile.new(self._root, session.header, self._encoding, self._encoder, packed=self._packed)
+            file = LogFile.new(
+                self.locate(session.header),
+                session.header,
+                self._archive,
+                self._encoding,
+                self._encoder,
+                packed=self._packed,
+            )
         else:
             stored, file = len(prepared.lines), prepared.file
             if session.header != prepared.header or list(session.lines()[:stored]) != prepared.lines:
