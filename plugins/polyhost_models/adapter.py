@@ -6,6 +6,7 @@ Mapping in and out is in ``serialize``, ``translate``, ``sse`` and ``failures``;
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ class OpenAIAdapter:
             undo = signal.on_abort(lambda _: response.close())
             try:
                 if response.status != 200:
-                    raise await self._http_error(response)
+                    error = await self._http_error(response)
+                    raise _cancelled() if signal.aborted else error
                 while data := await response.content.readany():
                     received += len(data)
                     for event in reader.feed(data):
@@ -113,12 +115,16 @@ class OpenAIAdapter:
         # Redirects are not followed: they would take the prompt, and perhaps the key, where nobody configured it.
         url = self._provider.base_url.rstrip("/") + path
         async with asyncio.timeout(self._provider.idle_timeout):  # the client's own timeout starts after the upload
-            return await signal.race(self._client().post(url, data=body, headers=headers, allow_redirects=False))
+            # A file is sent in pieces; bytes would be one write, however long the history has become.
+            upload = self._client().post(url, data=io.BytesIO(body), headers=headers, allow_redirects=False)
+            return await signal.race(upload)
 
     async def _http_error(self, response: aiohttp.ClientResponse) -> ModelError:
+        import aiohttp
+
         try:
             body = json.loads(await _read(response))
-        except (OSError, WireError):
+        except (OSError, aiohttp.ClientError, WireError):
             body = None  # the status alone says enough
         headers = {name.lower(): value for name, value in response.headers.items()}
         return http_error(response.status, headers, body, f"{self._provider.name} API error (HTTP {response.status})")

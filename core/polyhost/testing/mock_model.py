@@ -187,9 +187,10 @@ class MockModelServer:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """How many clients are connected, also to responses that hang."""
         server = self._runner.server if self._runner is not None else None
-        return len(server.connections) if server is not None else 0
+        handlers = server.connections if server is not None else ()
+        return sum(handler.transport is not None for handler in handlers)
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "mock-small"}, {"id": "mock-large"}]})

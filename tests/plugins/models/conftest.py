@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -44,6 +46,18 @@ async def server() -> AsyncIterator[MockModelServer]:
 
 
 @pytest.fixture
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """``await until(condition)``: let the loop run until it holds, for conditions that nothing announces."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    return wait
+
+
+@pytest.fixture
 async def connect(credentials: MemoryCredentials) -> AsyncIterator[Callable[..., OpenAIAdapter]]:
     """``connect(base_url, **provider fields)``: an adapter that is closed after the test."""
     adapters: list[OpenAIAdapter] = []
@@ -80,3 +94,48 @@ def failure() -> Callable[[OpenAIAdapter, ModelRequest], Awaitable[ModelError]]:
         return caught.value
 
     return run
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """``await serve(*parts, pause=0, read=True)``: the URL of a raw server that answers each request with ``parts``.
+
+    The part None stalls until the test ends; after the last part the connection is closed. ``pause`` is in seconds,
+    before each part but the first.
+    """
+    over = asyncio.Event()
+    handlers: set[asyncio.Task[None]] = set()
+    servers: list[asyncio.Server] = []
+
+    async def start(*parts: bytes | None, pause: float = 0.0, read: bool = True) -> str:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            handlers.add(task)
+            try:
+                if read:
+                    await reader.readuntil(b"\r\n\r\n")
+                for number, part in enumerate(parts):
+                    if part is None:
+                        await over.wait()
+                        break
+                    if number and pause:
+                        await asyncio.sleep(pause)
+                    writer.write(part)
+                    await writer.drain()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass
+            finally:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+        server = await asyncio.start_server(handle, "127.0.0.1", 0)
+        servers.append(server)
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    yield start
+    over.set()
+    for server in servers:
+        server.close()
+    await asyncio.gather(*handlers, return_exceptions=True)

@@ -223,17 +223,22 @@ def test_data_that_is_no_json_is_a_malformed_response(data: bytes) -> None:
     assert caught.value.code == "MALFORMED_RESPONSE"
 
 
+NAMES = [
+    "choices",
+    "delta",
+    "content",
+    "reasoning_content",
+    "tool_calls",
+    "index",
+    "id",
+    "function",
+    "name",
+    "arguments",
+]
+NAMES += ["usage", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "error", "finish_reason"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            "choices delta content reasoning_content tool_calls index id function name arguments usage error "
-            "finish_reason prompt_tokens prompt_tokens_details cached_tokens".split()
-        ),
-        inner,
-        max_size=4,
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
     max_leaves=12,
 )
 
@@ -242,8 +247,7 @@ JSON = st.recursive(
 def test_whatever_comes_ends_as_chunks_or_as_one_model_error(events: list[Any]) -> None:
     try:
         chunks = translate(*events)
-    except ModelError as error:
-        assert error.code.isupper()
-    else:
-        assert type(chunks[-1]) is Finish
-        json.snapshot([list(chunk) for chunk in chunks])
+    except ModelError:
+        return
+    assert type(chunks[-1]) is Finish
+    json.snapshot([list(chunk) for chunk in chunks])
