@@ -486,6 +486,27 @@ async def test_a_change_refused_in_place_touches_nothing(rig: MakeRig, change: d
     assert r.host.rows == (row("a", port=1),)
 
 
+async def test_a_change_may_bring_its_own_validation(rig: MakeRig) -> None:
+    def doubled(info: PluginInfo, row: PluginRow) -> Any:
+        return {key: value * 2 for key, value in row.config.items()}
+
+    def refusing(info: PluginInfo, row: PluginRow) -> Any:
+        raise Refused("all wrong")
+
+    a = Sample("a")
+    r = rig(a)
+    await r.boot(row("changed", "a", port=1), row("kept", "a", port=5))
+    await failing(r.host.apply([row("changed", "a", port=2), row("kept", "a", port=5)], refusing))
+    await r.host.instances["kept"].fiber.restart()
+    assert a.log[-1] == "start {'port': 5}"
+    await r.host.apply([row("changed", "a", port=3), row("kept", "a", port=5)], doubled)
+    assert a.log[-1] == "start {'port': 6}"
+    await r.host.instances["kept"].fiber.restart()
+    assert a.log[-1] == "start {'port': 10}"
+    await r.host.apply([row("changed", "a", port=4), row("kept", "a", port=5)])
+    assert a.log[-1] == "start {'port': 8}"
+
+
 @pytest.mark.contract("LDR-13")
 async def test_exchanging_the_plugin_imports_first_and_keeps_the_row(site: Site, rig: MakeRig) -> None:
     imported_while: list[set[Any]] = []

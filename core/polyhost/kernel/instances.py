@@ -10,7 +10,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyhost.kernel.catalog import LoadedPlugin
 from polyhost.kernel.context import Context
@@ -23,13 +23,20 @@ from polyhost.kernel.scopes import OwnerInfo
 from polyhost.kernel.startup import FiberSpec, Started, enter
 
 
-class _Setting:
-    """The row that a fiber's resolver reads, so that it can be exchanged without a restart."""
+class Setting(NamedTuple):
+    """What an instance is to run with: its row, and the function that validates it."""
 
-    __slots__ = ("row",)
+    row: PluginRow
+    resolve: Resolve
 
-    def __init__(self, row: PluginRow) -> None:
-        self.row = row
+
+class _Cell:
+    """Where a fiber's resolver finds its setting, so that it can be exchanged without a restart."""
+
+    __slots__ = ("setting",)
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
 
 
 class Instance:
@@ -39,20 +46,24 @@ class Instance:
     :ivar fiber: of the latest :meth:`launch`.
     """
 
-    __slots__ = ("_config", "_resolve", "_setting", "fiber", "loaded")
+    __slots__ = ("_cell", "_config", "fiber", "loaded")
 
     fiber: Fiber
 
-    def __init__(self, row: PluginRow, loaded: LoadedPlugin, resolve: Resolve) -> None:
+    def __init__(self, setting: Setting, loaded: LoadedPlugin) -> None:
         self.loaded = loaded
-        self._resolve = resolve
-        self._setting = _Setting(row)
+        self._cell = _Cell(setting)
         self._config: object = None
+
+    @property
+    def setting(self) -> Setting:
+        """The setting in force."""
+        return self._cell.setting
 
     @property
     def row(self) -> PluginRow:
         """The row in force."""
-        return self._setting.row
+        return self.setting.row
 
     @property
     def busy(self) -> bool:
@@ -70,22 +81,22 @@ class Instance:
 
     def launch(self, root: Context) -> None:
         """Run in a new fiber under ``root``. Returns at once; the fiber tells the outcome."""
-        spec = FiberSpec(self.row.id, self._start, self.loaded.info.requires, self._resolver(self._setting))
+        spec = FiberSpec(self.row.id, self._start, self.loaded.info.requires, self._resolver(self._cell))
         self.fiber = root.install(spec)
 
-    async def reconfigure(self, row: PluginRow) -> None:
-        """Put the configuration of ``row`` in force: in place when the plugin can do that, else by a restart.
+    async def reconfigure(self, setting: Setting) -> None:
+        """Put ``setting``, for the same plugin, in force: in place when the plugin can do that, else by a restart.
 
-        When it raises, the previous row is in force and what ran before runs again, in the same fiber.
+        When it raises, the previous setting is in force and what ran before runs again, in the same fiber.
         """
-        if not await self._change_in_place(row):
-            setting = _Setting(row)
-            await self.fiber.update(self._resolver(setting))
-            self._setting = setting
+        if not await self._change_in_place(setting):
+            cell = _Cell(setting)
+            await self.fiber.update(self._resolver(cell))
+            self._cell = cell
 
-    def relabel(self, row: PluginRow) -> None:
-        """Take over another row for the next start, without telling a running fiber."""
-        self._setting.row = row
+    def relabel(self, setting: Setting) -> None:
+        """Take over another setting for the next start, without telling a running fiber."""
+        self._cell.setting = setting
 
     async def health(self) -> Mapping[str, Any] | None:
         """What ``polyhost_health`` answers; None when the instance is not active or has no such hook."""
@@ -104,24 +115,26 @@ class Instance:
         """The number of its mounts by kind, those in its scopes included."""
         return dict(sorted(_mount_kinds(self.fiber.owner.info()).items()))
 
-    async def _change_in_place(self, row: PluginRow) -> bool:
+    async def _change_in_place(self, setting: Setting) -> bool:
         context = self.fiber.context
         if self.fiber.state is not FiberState.ACTIVE or "polyhost_config_changed" not in self.loaded.hooks:
             return False
-        new = self._resolver(_Setting(row))()
+        new = self._resolver(_Cell(setting))()
         await self._call("configure", "polyhost_check", ctx=context, config=new)
-        if await self._call("configure", "polyhost_config_changed", ctx=context, old=self._config, new=new) is not True:
+        changed = await self._call("configure", "polyhost_config_changed", ctx=context, old=self._config, new=new)
+        if changed is not True:
             return False
         if self.fiber.context is not context or self.fiber.state is not FiberState.ACTIVE:
             return False  # it was restarted meanwhile, with the old configuration
-        self._setting.row = row
+        self._cell.setting = setting
         self._config = new
         return True
 
-    def _resolver(self, setting: _Setting) -> Callable[[], object]:
+    def _resolver(self, cell: _Cell) -> Callable[[], object]:
         def resolve() -> object:
-            with contained("configure", setting.row.id, "its configuration is invalid"):
-                return self._resolve(self.loaded.info, setting.row)
+            row = cell.setting.row
+            with contained("configure", row.id, "its configuration is invalid"):
+                return cell.setting.resolve(self.loaded.info, row)
 
         return resolve
 

@@ -15,7 +15,7 @@ from polyhost.kernel.catalog import PluginCatalog
 from polyhost.kernel.context import Context
 from polyhost.kernel.drain import retrieve
 from polyhost.kernel.fibers import FiberState
-from polyhost.kernel.instances import Instance
+from polyhost.kernel.instances import Instance, Setting
 from polyhost.kernel.inventory import Resolve, outline, refusals
 from polyhost.kernel.plugins import PluginError, PluginFailure, PluginInfo, PluginRecord, PluginRow, PluginsFailedError
 from polyhost.kernel.reconcile import Reconciliation, quiesce, same
@@ -67,11 +67,11 @@ class PluginHost:
     ) -> None:
         self.root = root
         self.catalog = catalog
-        self.resolve = resolve
         self.start_timeout = start_timeout
         self.instances: dict[str, Instance] = {}
         self._rows: dict[str, PluginRow] = {}
         self._failures: dict[str, PluginFailure] = {}
+        self._resolve = resolve
         self._strict = strict
         self._health_timeout = health_timeout
         self._applying = asyncio.Lock()
@@ -97,7 +97,7 @@ class PluginHost:
         for row in self._rows.values():
             if row.enabled:
                 try:
-                    self.launch(Instance(row, self.catalog.load(row.use), self.resolve))
+                    self.launch(Instance(Setting(row, self._resolve), self.catalog.load(row.use)))
                 except Exception as error:
                     self._failures[row.id] = PluginFailure.of(error, "start")
 
@@ -116,7 +116,7 @@ class PluginHost:
         if fatal:
             raise PluginsFailedError("the host cannot start", fatal)
 
-    async def apply(self, rows: Iterable[PluginRow]) -> None:
+    async def apply(self, rows: Iterable[PluginRow], resolve: Resolve | None = None) -> None:
         """Bring the running instances in step with ``rows``, or change nothing.
 
         Rows that are new start, those that are gone or disabled stop, those with another configuration take it over,
@@ -126,9 +126,13 @@ class PluginHost:
         start, after everything has been put back; :attr:`rows` is then what it was, so write the new rows to a file
         only after this has returned. Cancelling the caller does not tear a change apart: it is finished regardless.
         Changes run one after the other, and a plugin must not await one during its own start.
+
+        :param resolve: validates these rows from now on, if that is not the function that validated the last ones.
         """
         checked = self._checked(rows)
-        task = asyncio.get_running_loop().create_task(self._apply(checked), name="applying plugin rows")
+        task = asyncio.get_running_loop().create_task(
+            self._apply(checked, resolve or self._resolve), name="applying plugin rows"
+        )
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         task.add_done_callback(retrieve)
@@ -198,9 +202,10 @@ class PluginHost:
 
     # --- internals -----------------------------------------------------------------------------------------------
 
-    async def _apply(self, rows: dict[str, PluginRow]) -> None:
+    async def _apply(self, rows: dict[str, PluginRow], resolve: Resolve) -> None:
         async with self._applying:
-            await Reconciliation(self, self._rows, rows).run()
+            await Reconciliation(self, self._rows, rows, resolve).run()
+            self._resolve = resolve
             self._rows, before = rows, self._rows
             for id, failure in list(self._failures.items()):
                 # How an instance stopped is worth showing as long as its row is there; the rest told of another row.

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from polyhost.kernel.fibers import FiberState
-from polyhost.kernel.instances import Instance
+from polyhost.kernel.instances import Instance, Setting
+from polyhost.kernel.inventory import Resolve
 from polyhost.kernel.plugins import PluginError, PluginFailure, PluginRow, PluginsFailedError
 
 if TYPE_CHECKING:
@@ -30,10 +31,13 @@ async def quiesce(instances: Iterable[Instance]) -> None:
 
 
 class Reconciliation:
-    """One change from the rows ``old`` to the rows ``new``, both by id."""
+    """One change from the rows ``old`` to the rows ``new``, both by id; ``resolve`` validates the new ones."""
 
-    def __init__(self, host: PluginHost, old: Mapping[str, PluginRow], new: Mapping[str, PluginRow]) -> None:
+    def __init__(
+        self, host: PluginHost, old: Mapping[str, PluginRow], new: Mapping[str, PluginRow], resolve: Resolve
+    ) -> None:
         self._host = host
+        self._resolve = resolve
         self._failures: dict[str, PluginFailure] = {}
         self._undo: list[Undo] = []
         # What is starting already is not waited for: it may take long, and has nothing to do with this change.
@@ -63,7 +67,7 @@ class Reconciliation:
             for name in used - {instance.loaded.name for instance in host.instances.values()}:
                 host.catalog.unload(name)
         for instance, row in self._kept:
-            instance.relabel(row)
+            instance.relabel(Setting(row, self._resolve))
 
     def _plan(self, old: Mapping[str, PluginRow], new: Mapping[str, PluginRow]) -> None:
         instances = self._host.instances
@@ -88,7 +92,7 @@ class Reconciliation:
         added = []
         for row in self._starting:
             try:
-                added.append(Instance(row, self._host.catalog.load(row.use), self._host.resolve))
+                added.append(Instance(Setting(row, self._resolve), self._host.catalog.load(row.use)))
             except PluginError as error:
                 self._failures[row.id] = PluginFailure.of(error, error.stage)
         return added
@@ -110,10 +114,10 @@ class Reconciliation:
             self._undo.append((id, lambda: self._host.stop(instance)))
 
     async def _change(self, instance: Instance, row: PluginRow) -> None:
-        before = instance.row
+        before = instance.setting
         try:
             async with asyncio.timeout(self._host.start_timeout) as timeout:
-                await instance.reconfigure(row)
+                await instance.reconfigure(Setting(row, self._resolve))
         except Exception as error:
             self._failures[row.id] = PluginFailure.of(self._too_slow() if timeout.expired() else error, "start")
             if timeout.expired():
@@ -121,19 +125,19 @@ class Reconciliation:
         else:
             self._undo.append((row.id, lambda: self._change_back(instance, before)))
 
-    async def _change_back(self, instance: Instance, row: PluginRow) -> None:
+    async def _change_back(self, instance: Instance, setting: Setting) -> None:
         try:
             if instance in self._ran:
-                await instance.reconfigure(row)
+                await instance.reconfigure(setting)
         except Exception:
-            pass  # it runs on the new row again, which must not stay
-        if instance.row is not row:
-            await self._renew(instance, row)
+            pass  # it runs on the new setting again, which must not stay
+        if instance.setting is not setting:
+            await self._renew(instance, setting)
 
-    async def _renew(self, instance: Instance, row: PluginRow) -> None:
+    async def _renew(self, instance: Instance, setting: Setting) -> None:
         """Take a new fiber: for a start that hangs, and for a row that did not work before and need not now."""
         await self._host.stop(instance)
-        instance.relabel(row)
+        instance.relabel(setting)
         self._host.launch(instance)
 
     async def _verify(self, added: Iterable[Instance]) -> None:
