@@ -95,7 +95,7 @@ class AgentLoop:
     """The factory of agents.
 
     :param context: owns every agent without an ``owner``; when it closes, they are disposed.
-    :param default_model: ``provider/model`` of agents whose spec and session name none.
+    :ivar default_model: ``provider/model`` of later agents whose spec and session name none.
     :param storage: keeps logs; None keeps sessions in memory only.
     """
 
@@ -114,7 +114,7 @@ class AgentLoop:
         self._sessions = sessions
         self._agents = agents
         self._storage = storage
-        self._default_model = default_model
+        self.default_model = default_model
 
     async def create(
         self,
@@ -174,7 +174,7 @@ class AgentLoop:
                 session,
                 scope.context,
                 self._services,
-                model=spec.model or last_model(session) or self._default_model,
+                model=spec.model or last_model(session) or self.default_model,
                 max_tokens=spec.max_tokens,
             )
             # The scope's first cleanup, so its last: takes back whatever of the publication was done.
