@@ -1,0 +1,55 @@
+"""What each session has seen of files: it may change an existing file only at the version that it has read.
+
+Versions are those of ``files``. Nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from polyhost_tools.errors import FileError
+
+MAX_FILES = 10_000
+"""Files remembered for one session; the one seen longest ago is forgotten first and has to be read again."""
+
+ABSENT: Final = "absent"
+"""The version of a file that is not there."""
+
+
+class Observations:
+    """Last seen versions, by session and resolved path."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, OrderedDict[str, str]] = {}
+
+    def note(self, session_id: str, path: str, version: str) -> None:
+        seen = self._sessions.setdefault(session_id, OrderedDict())
+        seen[path] = version
+        seen.move_to_end(path)
+        if len(seen) > MAX_FILES:
+            seen.popitem(last=False)
+
+    def get(self, session_id: str, path: str) -> str | None:
+        """The version that the session saw last, None when it saw none."""
+        seen = self._sessions.get(session_id)
+        return None if seen is None else seen.get(path)
+
+    def forget(self, session_id: str) -> None:
+        self._sessions.pop(session_id, None)
+
+
+def require_current(path: str, seen: str | None, current: str) -> None:
+    """Refuse to change a file that the session has not seen as it is now. New files need not have been seen.
+
+    :raises FileError: FS_NOT_OBSERVED or FS_STALE_VERSION, each with its remedy.
+    """
+    if seen == current or (seen is None and current == ABSENT):
+        return
+    if seen is None:
+        raise FileError(
+            f"{path}: it was not read in this session; read the file first, then retry", code="FS_NOT_OBSERVED"
+        )
+    raise FileError(
+        f"{path}: it has changed since it was last read; re-read the file, then retry", code="FS_STALE_VERSION"
+    )

@@ -1,0 +1,63 @@
+"""Plugin ``tools``: mounts the shipped tools. What each does is in the module of its name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from polyhost import Context, PluginInfo, hookimpl
+from polyhost.interfaces import AGENT_DISPOSED, HOST, INTERACTIONS, PROCESSES, SPILL, TOOL, TOOLS, Agent, Tool
+
+if TYPE_CHECKING:
+    from polyhost_tools.config import ToolsConfig
+
+
+@hookimpl
+def polyhost_plugin() -> PluginInfo:
+    return PluginInfo(
+        name="tools",
+        summary="Tools for coding: read, write, edit, glob, grep, bash, ask_user_question, todo_write",
+        requires=(HOST, TOOLS, INTERACTIONS, PROCESSES, SPILL),
+        config="polyhost_tools.config:ToolsConfig",
+    )
+
+
+@hookimpl
+async def polyhost_start(ctx: Context, config: ToolsConfig) -> AsyncIterator[None]:
+    from polyhost_tools.ask_user_question import ask_user_question_tool
+    from polyhost_tools.bash import Shells, bash_tool
+    from polyhost_tools.edit import edit_tool
+    from polyhost_tools.files import FileChanges
+    from polyhost_tools.glob import glob_tool
+    from polyhost_tools.grep import grep_tool
+    from polyhost_tools.observation import Observations
+    from polyhost_tools.read import read_tool
+    from polyhost_tools.search import Search
+    from polyhost_tools.todo_write import todo_write_tool
+    from polyhost_tools.write import write_tool
+
+    observations = Observations()
+    changes = FileChanges(observations, require_read=config.require_read)
+    search, spill = Search(ctx.require(PROCESSES)), ctx.require(SPILL)
+    shells = Shells(ctx.require(PROCESSES), str(ctx.require(HOST).home))
+    tools: tuple[Tool, ...] = (
+        read_tool(observations),
+        write_tool(changes),
+        edit_tool(changes),
+        glob_tool(search, spill),
+        grep_tool(search, spill),
+        bash_tool(shells, config.bash_timeout_ms),
+        ask_user_question_tool(ctx.require(INTERACTIONS)),
+        todo_write_tool(),
+    )
+    for tool in tools:
+        if tool.name not in config.disabled:
+            ctx.mount(TOOL, tool.name, tool)
+
+    async def session_over(agent: Agent) -> None:
+        observations.forget(agent.id)
+        await shells.end(agent.id)
+
+    ctx.on(AGENT_DISPOSED, session_over)
+    yield
+    await shells.aclose()
