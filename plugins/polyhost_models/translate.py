@@ -46,16 +46,20 @@ class _Text:
 class _ToolCall:
     """One tool call as it grows; an endpoint that sends no id gets one made from the position."""
 
-    __slots__ = ("arguments", "id", "name", "position")
+    __slots__ = ("arguments", "id", "kind", "name", "position")
 
     def __init__(self, position: int) -> None:
         self.position = position
+        self.kind = "tool-call"
         self.id = f"call-{position}"
         self.name = ""
         self.arguments: list[str] = []
 
     def content(self) -> JsonObject:
-        return {"type": "tool-call", "id": self.id, "name": self.name, "arguments": "".join(self.arguments)}
+        return {"type": self.kind, "id": self.id, "name": self.name, "arguments": "".join(self.arguments)}
+
+
+B = TypeVar("B", _Text, _ToolCall)
 
 
 class Translator:
@@ -103,13 +107,13 @@ class Translator:
         if reasoning := _member(delta, "reasoning_content", str) or _member(delta, "reasoning", str):
             block = self._reasoning
             if block is None:
-                block = self._reasoning = self._open(_Text(len(self._blocks), "reasoning"), "reasoning", chunks)
+                block = self._reasoning = self._open(_Text(len(self._blocks), "reasoning"), chunks)
             block.parts.append(reasoning)
             chunks.append(ReasoningDelta(block.position, reasoning))
         if text := _member(delta, "content", str):
             block = self._text
             if block is None:
-                block = self._text = self._open(_Text(len(self._blocks), "text"), "text", chunks)
+                block = self._text = self._open(_Text(len(self._blocks), "text"), chunks)
             block.parts.append(text)
             chunks.append(TextDelta(block.position, text))
         for part in _member(delta, "tool_calls", list) or ():
@@ -121,7 +125,7 @@ class Translator:
         index = _member(part, "index", int) or 0
         call = self._calls.get(index)
         if call is None:
-            call = self._calls[index] = self._open(_ToolCall(len(self._blocks)), "tool-call", chunks)
+            call = self._calls[index] = self._open(_ToolCall(len(self._blocks)), chunks)
         function = _member(part, "function", dict) or {}
         name = _member(function, "name", str) or None
         arguments = _member(function, "arguments", str) or ""
@@ -130,9 +134,9 @@ class Translator:
         call.arguments.append(arguments)
         chunks.append(ToolCallDelta(call.position, call.id, arguments, name))
 
-    def _open(self, block: B, kind: str, chunks: list[Chunk]) -> B:
+    def _open(self, block: B, chunks: list[Chunk]) -> B:
         self._blocks.append(block)
-        chunks.append(BlockStart(block.position, kind))
+        chunks.append(BlockStart(block.position, block.kind))
         return block
 
     def _close(self) -> list[Chunk]:
@@ -147,9 +151,6 @@ class Translator:
             chunks.append(UsageReport(self._usage))
         chunks.append(Finish({"kind": _FINISH_KINDS[finish]}))
         return chunks
-
-
-B = TypeVar("B", _Text, _ToolCall)
 
 
 def _usage(usage: JsonObject) -> JsonObject:
