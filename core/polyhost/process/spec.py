@@ -6,7 +6,6 @@ known without asking the operating system.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -133,11 +132,9 @@ def _checked_size(field: str, value: int) -> int:
 
 
 def _checked_grace(grace: float) -> float:
-    if not isinstance(grace, int | float) or isinstance(grace, bool) or not math.isfinite(grace):
-        raise InvalidSpecError(f"grace must be a finite number of seconds, not {grace!r}")
-    if not 0 < grace <= MAX_GRACE:
-        raise InvalidSpecError(f"grace must be above 0 and at most {MAX_GRACE} seconds, not {grace!r}")
-    return float(grace)
+    if isinstance(grace, int | float) and not isinstance(grace, bool) and 0 < grace <= MAX_GRACE:
+        return float(grace)
+    raise InvalidSpecError(f"grace must be a number of seconds above 0 and at most {MAX_GRACE}, not {grace!r}")
 
 
 def _checked_env(env: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -201,15 +201,16 @@ class LinuxTree:
         return marked, unsure
 
     def _is_seed(self, row: ProcessRow) -> bool:
-        if self.pid in (row.pid, row.group, row.session):
+        if self.pid in (row.group, row.session):
             return True
         return any(known.pid == row.pid and known.start == row.start for known in self._living)
 
 
 def _closure(rows: list[ProcessRow], members: set[int]) -> set[int]:
     """Add everything whose parent is a member, or which is in a member's session: nobody joins one from outside."""
+    host_session = os.getsid(0)  # never a tree's own: the host itself must be safe whatever the table says
     while True:
-        sessions = {row.session for row in rows if row.pid in members}
+        sessions = {row.session for row in rows if row.pid in members and row.session != host_session}
         grown = members | {row.pid for row in rows if row.parent in members or row.session in sessions}
         if len(grown) == len(members):
             return grown
