@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyhost.interfaces import Chunk, ReasoningDelta, SessionHeader, TextDelta, ToolCallDelta, UsageReport
 from polyhost.runtime.sessions import LiveSession
-from polyhost.runtime.sessions.packing import pack, unpack
+from polyhost.runtime.sessions.packing import MAX_RUN, pack, unpack
 from polyhost.wire.json import dumps, loads
 
 
@@ -98,6 +98,14 @@ def test_gaps_in_number_or_beyond_safe_integers_break_a_run() -> None:
     edge = 2**53 - 1
     far = written(*[TextDelta(0, "x")] * 3, times=[-edge, edge, edge])
     assert list(pack(far)) == far
+
+
+@pytest.mark.contract("ROW-01")
+def test_a_very_long_run_becomes_several_rows() -> None:
+    lines = written(*[TextDelta(0, "x")] * (2 * MAX_RUN + 2))
+    records = list(pack(lines))
+    assert [record.count(b'"x"') for record in records] == [MAX_RUN, MAX_RUN, 1, 1]
+    assert restored(records) == lines
 
 
 @pytest.mark.contract("ROW-03")

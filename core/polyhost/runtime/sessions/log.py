@@ -23,6 +23,7 @@ from polyhost.wire.json import dumps, snapshot
 
 END_SEED = "session/end-seed"
 
+_CHUNK = b'{"type":"assistant/chunk",'
 _REENTRY = "session append cannot reenter while another append is being published"
 
 _logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class LiveSession:
 
     :param seed: event lines that the session starts with: a stored log, or inherited history. They are checked, and
         ``session/end-seed`` is appended unless it is their last. None, unlike an empty seed, means a fresh session.
+    :param seed_checked: the seed comes from a live session or from the storage, which have checked it already.
     :param clock: epoch milliseconds; times never run backwards, even when the clock does.
     :raises SessionError: SESSION_HEADER, SESSION_CORRUPT or SESSION_UNSUPPORTED.
     """
@@ -46,6 +48,7 @@ class LiveSession:
         header: SessionHeader,
         seed: Sequence[bytes] | None = None,
         *,
+        seed_checked: bool = False,
         clock: Callable[[], int] = epoch_milliseconds,
         catalogue: EventCatalogue | None = None,
     ) -> None:
@@ -64,7 +67,7 @@ class LiveSession:
         self._validators: tuple[Observer, ...] = ()
         self._publishing = False
         if seed is not None:
-            self._take_in(seed)
+            self._take_in(seed, seed_checked)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -220,12 +223,11 @@ class LiveSession:
 
     # Parts
 
-    def _take_in(self, seed: Sequence[bytes]) -> None:
+    def _take_in(self, seed: Sequence[bytes], is_checked: bool) -> None:
         last = ""
         for seq, line in enumerate(seed):
-            delta = match_delta(line)
-            if delta is not None and int(delta[1]) == seq:
-                self._lines.append(line)
+            if line.startswith(_CHUNK) if is_checked else _is_delta(line, seq):
+                self._lines.append(line)  # chunks change nothing but the log
                 last = "assistant/chunk"
                 continue
             envelope = read_foreign(line, seq, self._catalogue)
@@ -259,6 +261,11 @@ class LiveSession:
     def _now(self) -> int:
         now = self._clock()
         return now if now > self._time else self._time
+
+
+def _is_delta(line: bytes, seq: int) -> bool:
+    delta = match_delta(line)
+    return delta is not None and int(delta[1]) == seq
 
 
 def _without(entries: tuple[Observer, ...], entry: Observer) -> tuple[Observer, ...]:

@@ -17,6 +17,8 @@ from polyhost.runtime.sessions.events import MAX_SAFE_INTEGER, is_safe_integer
 from polyhost.wire.json import dumps_text, loads
 
 MIN_RUN = 3
+MAX_RUN = 1024
+"""A longer run becomes several rows, so that no single step of packing or unpacking takes long."""
 
 _INT = rb"(?:0|-?[1-9]\d{0,15})"
 _STR = rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*"'
@@ -55,11 +57,11 @@ def match_delta(line: bytes) -> re.Match[bytes] | None:
 
 
 def pack(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The stored form of event lines: rows for runs of :data:`MIN_RUN` and more like deltas, the rest verbatim."""
+    """The stored form of event lines: rows for runs of like deltas, the rest verbatim."""
     run: list[_Delta] = []
     for line in lines:
         delta = _take_apart(line)
-        if run and (delta is None or not _continues(run[-1], delta)):
+        if run and (delta is None or len(run) == MAX_RUN or not _continues(run[-1], delta)):
             yield from _stored(run)
             run = []
         if delta is None:

@@ -103,11 +103,11 @@ class LiveSessions:
             delegation_depth,
             agent_preset,
         )
-        return self.restore(header, seed)
-
-    def restore(self, header: SessionHeader, seed: Sequence[bytes] | None) -> LiveSession:
-        """An unpublished session with a given header, such as that of a stored log."""
         return LiveSession(header, seed, clock=self._clock, catalogue=self.catalogue)
+
+    def restore(self, header: SessionHeader, seed: Sequence[bytes]) -> LiveSession:
+        """An unpublished session out of a stored log, as the storage prepared it. The lines are not checked again."""
+        return LiveSession(header, seed, seed_checked=True, clock=self._clock, catalogue=self.catalogue)
 
     def enter(self, session: LiveSession, *, scope: object | None = None) -> Callable[[], None]:
         """Make the session live and its events heard. Returns its idempotent :meth:`detach`.
