@@ -16,7 +16,8 @@ import contextlib
 import random
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
@@ -138,6 +139,7 @@ _BEHAVIOURS: dict[str, Reply | _Error | _Broken] = {
 BEHAVIOURS = (*_BEHAVIOURS, "random")
 """Names of the behaviours; ``random`` is one of the others, chosen by the server's seed."""
 
+_THREAD_TIMEOUT = 10.0  # seconds to start or stop
 _HEADERS = {"x-request-id": "mock-request"}
 
 
@@ -181,6 +183,15 @@ class MockModelServer:
         assert self._runner is not None
         await self._runner.cleanup()
 
+    def provider(self, id: str = "mock", **settings: Any) -> str:
+        """Configuration, as TOML, that makes this server the provider ``id`` and its model the host's default.
+
+        :param settings: further keys of ``[plugins.models.providers.ID]``; strings and numbers.
+        """
+        keys = {"base_url": self.url, **settings}
+        lines = [f"{key} = {json.dumps(value).decode()}" for key, value in keys.items()]
+        return "\n".join([f'host.model = "{id}/mock-large"', f"[plugins.models.providers.{id}]", *lines, ""])
+
     def script(self, *behaviours: str | Reply) -> None:
         """Append behaviours for the next requests."""
         self._script.extend(map(_known, behaviours))
@@ -218,6 +229,24 @@ class MockModelServer:
         elif broken.ending == "drop" and request.transport is not None:
             request.transport.abort()
         return response
+
+
+@contextlib.contextmanager
+def in_thread(server: MockModelServer) -> Iterator[MockModelServer]:
+    """Run ``server`` on an event loop in another thread while inside."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="mock model server", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(_THREAD_TIMEOUT)
+        try:
+            yield server
+        finally:
+            asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(_THREAD_TIMEOUT)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_THREAD_TIMEOUT)
+        loop.close()
 
 
 def _known(behaviour: str | Reply) -> str | Reply:
