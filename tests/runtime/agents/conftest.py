@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -144,6 +145,13 @@ class Bench:
         """One prompt, to idle."""
         agent.followup(user_message(text))
         await agent.when_idle()
+
+    async def streaming(self, agent: LiveAgent) -> None:
+        """Wait until a hanging script has sent its text."""
+        arrived = asyncio.Event()
+        undo = agent.session.observe(lambda event: b"partial" in event.line and arrived.set())
+        await asyncio.wait_for(arrived.wait(), 5)
+        undo()
 
 
 @pytest.fixture

@@ -29,14 +29,6 @@ ABORTED = {"kind": "aborted", "reason": USER}
 COMPLETED = {"kind": "completed"}
 
 
-async def streaming(agent: LiveAgent) -> None:
-    """Wait until the hanging script has sent its text."""
-    arrived = asyncio.Event()
-    undo = agent.session.observe(lambda event: b"partial" in event.line and arrived.set())
-    await asyncio.wait_for(arrived.wait(), 5)
-    undo()
-
-
 def when(bench: Bench, type: str, action: Any) -> None:
     """Do ``action`` inside the first publication of an event of a type."""
     done = False
@@ -63,7 +55,7 @@ async def test_cancelling_an_idle_agent_does_nothing(bench: Bench) -> None:
 async def test_cancel_in_mid_stream_aborts_the_turn_with_the_first_cause(bench: Bench) -> None:
     agent = await bench.agent(HANG)
     agent.followup(user_message("hello"))
-    await streaming(agent)
+    await bench.streaming(agent)
     agent.cancel(USER)
     agent.cancel({"kind": "parent"})
     await agent.close()
@@ -79,7 +71,7 @@ async def test_a_wake_between_abort_and_idle_is_replayed(bench: Bench, script: A
     agent = await bench.agent(script, text_script("one"), text_script("two"))
     agent.followup(user_message("claimed"))
     agent.followup(user_message("queued"))
-    await streaming(agent)
+    await bench.streaming(agent)
     agent.cancel(USER, keep_inbox=True)
     agent.steer(user_message("late"))
     assert [text_of(m["content"]) for m in agent.inbox.next_turn] == ["queued", "late"]
@@ -96,7 +88,7 @@ async def test_a_kept_queue_is_parked_until_the_next_wake(bench: Bench) -> None:
     agent = await bench.agent(HANG, text_script("one"), text_script("two"))
     agent.followup(user_message("claimed"))
     agent.followup(user_message("queued"))
-    await streaming(agent)
+    await bench.streaming(agent)
     agent.cancel(USER, keep_inbox=True)
     await agent.when_idle()
     assert [text_of(m["content"]) for m in agent.inbox.next_turn] == ["queued"]
@@ -110,7 +102,7 @@ async def test_a_kept_queue_is_parked_until_the_next_wake(bench: Bench) -> None:
 async def test_a_latched_wake_goes_with_its_message(bench: Bench, how: str) -> None:
     agent = await bench.agent(HANG_SLOW)
     agent.followup(user_message("claimed"))
-    await streaming(agent)
+    await bench.streaming(agent)
     agent.cancel(USER)
     late = user_message("late")
     agent.followup(late)
@@ -128,7 +120,7 @@ async def test_after_disposal_began_nothing_starts(bench: Bench) -> None:
     agent = await bench.agent(HANG_SLOW)
     agent.followup(user_message("claimed"))
     agent.followup(user_message("queued"))
-    await streaming(agent)
+    await bench.streaming(agent)
     closing = asyncio.ensure_future(agent.close())
     await asyncio.sleep(0)
     chunks = bench.types(agent).count("assistant/chunk")
@@ -247,7 +239,7 @@ async def test_cancel_from_a_log_observer_drops_the_queue_too(bench: Bench) -> N
 async def test_cancel_drops_everything_queued_next_step_first(bench: Bench) -> None:
     agent = await bench.agent(HANG)
     agent.followup(user_message("hello"))
-    await streaming(agent)
+    await bench.streaming(agent)
     for text in ("q1", "q2"):
         agent.followup(user_message(text))
     agent.steer(user_message("s1"))
@@ -274,7 +266,7 @@ async def test_work_from_an_abort_callback_survives_the_clearing_and_runs_next(b
     bench.root.on(AGENT_PRE_STEP, listener)
     agent.followup(user_message("hello"))
     agent.followup(user_message("dropped"))
-    await streaming(agent)
+    await bench.streaming(agent)
     agent.cancel(USER)
     await agent.when_idle()
     assert [text_of(r.messages[-1]["content"]) for r in bench.model.requests] == ["hello", "replacement"]
@@ -363,7 +355,7 @@ async def test_cancel_while_a_tool_runs_waits_for_its_body(bench: Bench) -> None
 async def test_the_end_of_the_drivers_task_closes_the_turn_as_disposed(bench: Bench) -> None:
     agent = await bench.agent(HANG)
     agent.followup(user_message("hello"))
-    await streaming(agent)
+    await bench.streaming(agent)
     (driver,) = [task for task in asyncio.all_tasks() if task.get_name() == "agent s"]
     driver.cancel()
     await agent.when_idle()

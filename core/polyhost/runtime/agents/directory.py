@@ -212,22 +212,18 @@ class Directory:
 
     def _lease(self, residency: _Residency) -> Callable[[], Awaitable[None]]:
         """The function that gives one lease back, once; with the last one the agent ends."""
-        given_back: asyncio.Task[None] | None = None
+        held = True
 
         async def close() -> None:
-            nonlocal given_back
-            if given_back is None:
-                given_back = asyncio.get_running_loop().create_task(self._give_back(residency))
-            await asyncio.shield(given_back)
+            nonlocal held
+            if held:
+                held = False
+                residency.leases -= 1
+            if not residency.leases:
+                await residency.handle.dispose()
+                self._forget(residency.handle.agent.id, residency)
 
         return close
-
-    async def _give_back(self, residency: _Residency) -> None:
-        residency.leases -= 1
-        if residency.leases:
-            return
-        await residency.handle.dispose()
-        self._forget(residency.handle.agent.id, residency)
 
     def _forget(self, session_id: str, residency: _Residency) -> None:
         if self._residencies.get(session_id) is residency:

@@ -83,6 +83,7 @@ class AgentHandle:
         Memoized: all callers, and the owner's own teardown, share one.
         """
         if self._disposal is None:
+            self.agent.stop()  # from this very moment on nobody is given this agent
             self._disposal = asyncio.get_running_loop().create_task(self._dispose(), name=f"disposing {self.agent.id}")
         return asyncio.shield(self._disposal)
 
