@@ -34,7 +34,7 @@ MAX_TIMEOUT_MS = 600_000
 _PLAIN_OUTPUT = {"NO_COLOR": "1", "TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
 _MANAGED_PREFIX = "POLYHOST_"
 _TREE_VARIABLE = "POLYHOST_TREE"  # by which the supervisor of an outer host knows its own
-_ENDING = re.compile(r"(?:^|\n)\[(?:exit code: (\d+)|killed by signal: (\w+)|timed out after \d+ms)\]$")
+_ENDING = re.compile(r"(?:^|\n)\[(?:exit code: (\d+)|killed by signal: (\w+)|timed out after \d+ms)\]\Z")
 
 _STREAM: JsonObject = {
     "type": "object",

@@ -157,9 +157,10 @@ class FileChanges:
         :raises FileError: a freshness code, what ``edit`` raises, or an I/O code.
         """
         shown = shown_path(path, call.cwd)
+        moment = self.observations.moment  # changes that begin together do not see each other's result
         with os_errors(shown):
             target = await asyncio.to_thread(os.path.realpath, shown)
-        seen = self.observations.get(call.session_id, target) if call.session_id else None
+        seen = self.observations.seen(call.session_id, target, moment) if call.session_id else None
         lock = self._locks.setdefault(target, asyncio.Lock())
         checked = self._require_read and call.session_id is not None
         async with lock:

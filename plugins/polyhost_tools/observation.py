@@ -16,24 +16,39 @@ MAX_FILES = 10_000
 ABSENT: Final = "absent"
 """The version of a file that is not there."""
 
+SUPERSEDED: Final = "superseded"
+"""The version of no file: what was seen is known to be out of date."""
+
 
 class Observations:
-    """Last seen versions, by session and resolved path."""
+    """Last seen versions, by session and resolved path.
+
+    :ivar moment: grows with everything that is seen anew; tells what was seen before from what came later.
+    """
 
     def __init__(self) -> None:
-        self._sessions: dict[str, OrderedDict[str, str]] = {}
+        self.moment = 0
+        self._sessions: dict[str, OrderedDict[str, tuple[str, int]]] = {}
 
     def note(self, session_id: str, path: str, version: str) -> None:
         seen = self._sessions.setdefault(session_id, OrderedDict())
-        seen[path] = version
+        if path not in seen or seen[path][0] != version:
+            self.moment += 1
+            seen[path] = (version, self.moment)
         seen.move_to_end(path)
         if len(seen) > MAX_FILES:
             seen.popitem(last=False)
 
-    def get(self, session_id: str, path: str) -> str | None:
-        """The version that the session saw last, None when it saw none."""
+    def seen(self, session_id: str, path: str, moment: int) -> str | None:
+        """The version that the session had seen at ``moment``, None when it had seen none.
+
+        A version that was seen later took the place of that one, which therefore is no longer current.
+        """
         seen = self._sessions.get(session_id)
-        return None if seen is None else seen.get(path)
+        if seen is None or path not in seen:
+            return None
+        version, since = seen[path]
+        return version if since <= moment else SUPERSEDED
 
     def forget(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)

@@ -24,6 +24,7 @@ from polyhost_tools.files import shown_path
 TIMEOUT_MS = 30_000
 MAX_RAW_BYTES = 20_000_000
 MAX_META_BYTES = 64 * 1024
+"""Bytes that the entries in a result's metadata may take."""
 
 _STDERR_BYTES = 64 * 1024
 _KILL_GRACE = 3.0
@@ -141,7 +142,7 @@ def save_full(spill: Spill | None, call: ToolCall, name: str, text: str) -> str 
 def fitting(entries: Sequence[object]) -> list[object]:
     """As many leading entries as fit into the metadata that a result may carry."""
     kept: list[object] = []
-    room = MAX_META_BYTES
+    room = MAX_META_BYTES - 1  # the brackets, less the comma that one entry does not have
     for entry in entries:
         room -= len(dumps(entry)) + 1
         if room < 0:
