@@ -108,6 +108,8 @@ class Fiber:
     def launch(self) -> None:
         """Announce a new fiber and let it start. A listener that raises refuses it, and its error propagates."""
         assert self.parent is not None
+        assert self.uid is not None
+        self.kernel.fibers[self.uid] = self
         self._handle = self.parent.owner.push(f"fiber {self.name}", self.dispose, bounded=False)
         try:
             for key in self.spec.requires:

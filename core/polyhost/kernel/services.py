@@ -49,7 +49,7 @@ class Provision(Generic[T]):
         self.key = key
         self.check = check
         self.override: providers.Object[T] = providers.Object(value)
-        self.slot: providers.Dependency[T] | None = None  # once it is installed
+        self.slot: providers.Dependency[T] | None = None  # while it is installed
         self.users: dict[Fiber, None] = {}
         self.released: asyncio.Future[None] | None = None
 
@@ -203,7 +203,7 @@ class _ServiceHandler(KindHandler[Provision[Any]]):
             token.owner.logger.error("service %s is removed while %s still uses it", provision.key, names)
 
     def uninstall(self, token: ServiceToken) -> None:
-        slot = token.value.slot
+        slot, token.value.slot = token.value.slot, None
         assert slot is not None
         _restack(slot, [item for item in slot.overridden if item is not token.value.override])
         self._registry.drop_slot((_label(token), token.value.key.name))

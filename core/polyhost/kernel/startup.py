@@ -44,6 +44,7 @@ class FiberSpec(NamedTuple):
 
 async def enter(spec: FiberSpec, context: Context, config: object) -> None:
     """Run a start up to the point where it is running, and leave what ends it with the context's owner."""
+    context.owner.check_open()  # disposed since this task was made: none of its code runs
     started: object = spec.start(context, config)
     name = context.owner.name
     if started is None:
