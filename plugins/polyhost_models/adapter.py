@@ -200,7 +200,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 async def _end_of_body(response: aiohttp.ClientResponse) -> None:
     """Wait for the last bytes of a complete response, so that its connection serves the next request."""
-    with suppress(Exception):
+    with suppress(Exception):  # nobody needs to know how the body of a complete response ended
         async with asyncio.timeout(_LINGER):
             await response.content.readany()
 

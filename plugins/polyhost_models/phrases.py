@@ -89,7 +89,8 @@ def decide(request: ModelRequest) -> list[Action]:
             prompt, results = text_of(message["content"]).strip(), []
         for block in message["content"]:
             if block.get("type") == "tool-result":
-                results.append(Result(text_of(block["content"]), bool(block.get("isError"))))
+                text = text_of(block["content"]).removeprefix("Error: ")
+                results.append(Result(text, bool(block.get("isError"))))
     if request.purpose is not None:
         return _upkeep(request.purpose, prompt)
     turn = Turn(results, frozenset(tool["name"] for tool in request.tools))
@@ -124,7 +125,7 @@ def _read(words: str, turn: Turn) -> list[Action]:
     if result.is_error:
         return [Say(f"I could not read {words}: {result.text}")]
     lines = len(re.findall(r"^\d+: ", result.text, re.MULTILINE))
-    return [Say(f"{words} shows {lines} lines.")]
+    return [Say(f"{words} shows {lines} line{'s' if lines != 1 else ''}.")]
 
 
 def _write(words: str, turn: Turn) -> list[Action]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polyhost.config.credentials import CredentialStore
+from polyhost.config.paths import HomePaths
 from polyhost.interfaces import Finish, ModelError, ModelRequest, TextDelta, UsageReport
 from polyhost.kernel.signals import AbortController
 from polyhost.testing.mock_model import MockModelServer, Reply
@@ -256,3 +259,34 @@ async def test_facts_of_a_route_need_no_network(connect: Connect) -> None:
     assert adapter.retry_policy("mock").mode == "normal"
     assert (await adapter.resolve_model("mock", "any/id", None)).id == "any/id"
     assert Provider("a", "A", "http://h").describe("x").name == "x"
+
+
+@pytest.mark.contract("KEY-01")
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (None, "MISSING_CREDENTIAL"),
+        ("   ", "MISSING_CREDENTIAL"),
+        ("sk two", "INVALID_CREDENTIAL"),
+        ("sk-\u00e9", "INVALID_CREDENTIAL"),
+        ("sk\r\nx-evil: 1", "INVALID_CREDENTIAL"),
+        (" sk-1\n", None),
+    ],
+)
+async def test_keys_are_trimmed_checked_and_never_echoed(
+    server: MockModelServer, ask: Ask, tmp_path: Path, value: str | None, code: str | None
+) -> None:
+    environ = {} if value is None else {"KEY": value}
+    store = CredentialStore(HomePaths(tmp_path), environ=environ)
+    adapter = OpenAIAdapter(Provider("p", "P", server.url, credential="KEY"), store, version="1")
+    try:
+        async for _ in adapter.stream(ask()):
+            pass
+    except ModelError as error:
+        failed: ModelError | None = error
+    else:
+        failed = None
+    await adapter.aclose()
+    assert (failed.code if failed else None) == code
+    assert [headers["authorization"] for headers in server.headers] == ([] if code else ["Bearer sk-1"])
+    assert "sk" not in (failed.message if failed else "")

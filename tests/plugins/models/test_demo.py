@@ -189,7 +189,7 @@ async def test_run(result: str, text: str) -> None:
         ('{"answers": []}', 'You answered: {"answers": []}'),
         ("[5]", "You answered: [5]"),
         ("plain", "You answered: plain"),
-        (Error("nobody is there"), "I got no answer: nobody is there"),
+        (Error("Error: nobody is there"), "I got no answer: nobody is there"),
     ],
 )
 async def test_ask(result: str, text: str) -> None:
@@ -255,7 +255,7 @@ async def test_a_new_prompt_starts_anew_and_other_user_messages_do_not() -> None
     talk = Talk()
     await talk.say("read a.txt")
     talk.messages.append(user_message("say no", {"kind": "plugin", "plugin": "reminder"}))
-    assert await talk.result("1: x") == Step("a.txt shows 1 lines.")
+    assert await talk.result("1: x") == Step("a.txt shows 1 line.")
     assert (await talk.say("read b.txt")).tool == "read"
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, HostInfo
+from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, MODELS, Finish, HostInfo, ModelRequest, user_message
 from polyhost.kernel.context import Kernel
 from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.fibers import FiberSpec, FiberState
+from polyhost.kernel.plugins import PluginInfo, PluginRow, PluginsFailedError
+from polyhost.testing.mock_model import MockModelServer
 from polyhost_models import plugin
 from polyhost_models.config import ModelsConfig
 
@@ -85,3 +87,29 @@ def test_nothing_heavy_is_imported_before_the_first_request() -> None:
         [sys.executable, "-W", "error", "-c", START_WITHOUT_HEAVY_IMPORTS], capture_output=True, text=True, check=False
     )
     assert (run.stdout, run.stderr) == ("[]\n", "")
+
+
+@pytest.mark.contract("DS-08")
+async def test_a_change_that_cannot_be_used_keeps_the_old_providers_whole(
+    polyhost_host: Any, mock_model: MockModelServer
+) -> None:
+    def resolve(info: PluginInfo, row: PluginRow) -> object:
+        return ModelsConfig.model_validate(row.config) if row.use == "models" else row.config
+
+    def with_providers(**providers: Any) -> list[PluginRow]:
+        config = {"providers": providers}
+        return [row._replace(config=config) if row.id == "models" else row for row in host.plugins.rows]
+
+    def routes() -> list[str]:
+        return sorted(key for key, _ in host.kernel.mounts.items(MODEL_ADAPTER))
+
+    async with polyhost_host(mock_model.provider()) as host:
+        for broken in ({"idle_timeout": -1, "base_url": "http://h"}, {"name": "no url"}):
+            with pytest.raises(PluginsFailedError):
+                await host.plugins.apply(with_providers(other={"base_url": "http://h"}, broken=broken), resolve)
+            assert routes() == ["deepseek-official", "demo", "mock"]
+            request = ModelRequest(provider="mock", model="m", messages=[user_message("hi")])
+            chunks = [chunk async for chunk in host.root.get(MODELS).stream(request)]
+            assert chunks[-1] == Finish({"kind": "stop"})
+        await host.plugins.apply(with_providers(other={"base_url": "http://h"}), resolve)
+        assert routes() == ["deepseek-official", "demo", "other"]
