@@ -65,6 +65,10 @@ def ask_user_question_tool(interactions: Interactions) -> Tool:
         ids = [question["id"] for question in arguments["questions"]]
         if len(set(ids)) != len(ids):
             raise ArgumentError("each question needs an id of its own")
+        for question in arguments["questions"]:
+            labels = [option["label"] for option in question.get("options", ())]
+            if len(set(labels)) != len(labels):
+                raise ArgumentError(f'the options of question "{question["id"]}" need labels of their own')
         questions = [_question(question) for question in arguments["questions"]]
         return {"answers": await interactions.ask(call.agent, questions, call.signal)}
 

@@ -5,6 +5,7 @@ Argument vectors are fixed and no shell is involved, so that nothing in a patter
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
@@ -14,7 +15,15 @@ from typing import NamedTuple
 
 from polyhost.interfaces import JsonObject, Spill, ToolCall
 from polyhost.kernel.signals import AbortController, any_signal
-from polyhost.process import AbortedBeforeSpawnError, Collect, ProcessError, ProcessSupervisor, SpawnSpec
+from polyhost.process import (
+    AbortedBeforeSpawnError,
+    Collect,
+    ExitStatus,
+    ProcessError,
+    ProcessHandle,
+    ProcessSupervisor,
+    SpawnSpec,
+)
 from polyhost.wire.json import dumps
 from polyhost_tools.errors import SearchError
 from polyhost_tools.files import shown_path
@@ -94,7 +103,7 @@ class Search:
         )
         try:
             handle = await self._processes.spawn(spec)
-            status = await handle.done
+            status = await _ended(handle)
         except AbortedBeforeSpawnError as error:
             raise SearchError("the search was aborted", code="SEARCH_ABORTED") from error
         except ProcessError as error:
@@ -112,6 +121,14 @@ class Search:
         assert stdout is not None
         assert stderr is not None
         return classify(status.exit_code, status.signal_name, stdout.read_from().data, stderr.read_from().text)
+
+
+async def _ended(handle: ProcessHandle) -> ExitStatus:
+    try:
+        return await handle.done
+    except asyncio.CancelledError:
+        handle.terminate()
+        raise
 
 
 def classify(exit_code: int | None, signal: str | None, stdout: bytes, stderr: str) -> Output:

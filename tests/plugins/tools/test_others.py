@@ -71,6 +71,8 @@ async def test_errors_of_questions_keep_their_code(bench: Any) -> None:
     assert (await bench.failure("ask_user_question", questions=[]))[0] == "EMPTY_QUESTIONS"
     assert (await bench.failure("ask_user_question", questions=[ASKED, ASKED]))[0] == "INVALID_ARGS"
     assert (await bench.failure("ask_user_question", questions=[{"id": "q1"}]))[0] == "INVALID_ARGS"
+    twice = {**ASKED, "options": [{"label": "red"}, {"label": "red"}]}
+    assert (await bench.failure("ask_user_question", questions=[twice]))[0] == "INVALID_ARGS"
     surface = FakeSurface(QuestionError("closed", code="ASK_CANCELLED"))
     bench.kernel.root.mount(SURFACE, None, surface)
     assert (await bench.failure("ask_user_question", questions=[ASKED]))[0] == "ASK_CANCELLED"

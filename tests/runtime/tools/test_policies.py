@@ -212,15 +212,17 @@ async def test_repetition_is_pointed_out_at_thresholds(bench: Any) -> None:
 
 @pytest.mark.contract("GRD-02")
 async def test_a_new_prompt_or_another_call_resets(bench: Any) -> None:
-    reminder = RepeatReminder([2], exclude=["wait*"])
+    reminder = RepeatReminder([2], include=["t", "wait*"], exclude=["wait*"])
     bench.on(TOOL_POST_EXECUTE, reminder)
     bench.on(AGENT_INBOX_CLAIMED, reminder.reset)
     bench.tool("t")
     bench.tool("wait_a_bit")
+    bench.tool("other")
     agent = bench.agent()
     await bench.run("t", agent=agent)
     bench.kernel.events.emit(AGENT_INBOX_CLAIMED, agent, user_message("x", {"kind": "plugin", "plugin": "p"}), 1)
-    assert await reminders(bench, [("wait_a_bit", {}), ("t", {})], agent) == [2]
+    transparent = [("wait_a_bit", {}), ("wait_a_bit", {}), ("other", {}), ("other", {})]
+    assert await reminders(bench, [*transparent, ("t", {})], agent) == [5]
     bench.kernel.events.emit(AGENT_INBOX_CLAIMED, agent, user_message("go on"), 2)
     assert await reminders(bench, [("t", {}), ("t", {"x": 1}), ("t", {}), ("t", {})], agent) == [4]
 

@@ -113,7 +113,7 @@ class Offer(Generic[A, T]):
 
         :raises QuestionError: a surface closed the request.
         """
-        if not self._tasks:
+        if not self._asked:
             return None
         try:
             return await self._outcome

@@ -275,7 +275,8 @@ class _Body:
         call, tool = self._call, self._mount.value
         wrapped, outer_contexts = call.signal, call.contexts
         self._mount.require_active()
-        signal, unlink = any_signal(*{self._caller: None, wrapped: None, self._mount.aborted: None})
+        signals = dict.fromkeys((self._caller, wrapped, self._mount.aborted))  # the first two are mostly one
+        signal, unlink = any_signal(*signals)
         call.signal, call.contexts, call.arguments = signal, self.contexts, loads(self._arguments)
         try:
             signal.raise_if_aborted()
