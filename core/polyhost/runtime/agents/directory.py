@@ -12,7 +12,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from polyhost.interfaces import Interactions, OpenedSession, PermissionMode, SessionError, StoredSession
+from polyhost.interfaces import (
+    PERMISSION_MODES,
+    Interactions,
+    OpenedSession,
+    PermissionMode,
+    SessionError,
+    StoredSession,
+)
 from polyhost.kernel.signals import AbortController, AbortSignal
 from polyhost.runtime.agents.agent import LiveAgent
 from polyhost.runtime.agents.loop import AgentHandle, AgentLoop, AgentSpec
@@ -86,7 +93,7 @@ class Directory:
         model: str | None = None,
         create: bool = True,
         surface: str | None = None,
-        mode: PermissionMode | None = None,
+        mode: str | None = None,
         signal: AbortSignal | None = None,
         max_tokens: int | None = None,
     ) -> OpenedSession:
@@ -95,7 +102,8 @@ class Directory:
         ``signal`` ends the caller's own wait; an opening that others share goes on.
 
         :param max_tokens: output cap of each request, for an agent that this call makes.
-        :raises SessionError: also SESSION_HEADER for a missing or relative ``cwd``, SESSION_CWD for another one.
+        :raises SessionError: also SESSION_HEADER for a missing or relative ``cwd``, SESSION_CWD for another one,
+            SESSION_MODE for an unknown ``mode``.
         :raises NoModelError: ``model`` is not ``provider/model``.
         :raises AbortedError: ``signal``.
         """
@@ -103,7 +111,7 @@ class Directory:
             split_model(model)
         if cwd is not None and not os.path.isabs(cwd):
             raise SessionError(f"a session's working directory is an absolute path, not {cwd!r}", code="SESSION_HEADER")
-        wishes = _Wishes(create, cwd, model, max_tokens, surface, mode)
+        wishes = _Wishes(create, cwd, model, max_tokens, surface, _checked_mode(mode))
         residency, made_here = await self._enter(session_id, wishes, signal)
         close = self._lease(residency)
         agent = residency.handle.agent
@@ -241,6 +249,12 @@ def _require_cwd(agent: LiveAgent, cwd: str | None) -> None:
             f"session {agent.id!r} belongs to {stored}, not to {cwd}; open it there, or start another one",
             code="SESSION_CWD",
         )
+
+
+def _checked_mode(mode: str | None) -> PermissionMode | None:
+    if mode is None or mode in PERMISSION_MODES:
+        return mode
+    raise SessionError(f"there is no permission mode {mode!r}; use {', '.join(PERMISSION_MODES)}", code="SESSION_MODE")
 
 
 def _not_found(session_id: str) -> SessionError:
