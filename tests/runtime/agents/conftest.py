@@ -160,3 +160,9 @@ async def bench(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Bench]:
     bench = Bench()
     yield bench
     await bench.kernel.aclose()
+
+
+@pytest.fixture(scope="session")
+def bench_type() -> type[Bench]:
+    """For property tests, which need a bench for each example."""
+    return Bench

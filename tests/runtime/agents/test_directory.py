@@ -124,6 +124,7 @@ async def test_an_open_during_the_end_waits_for_it_and_resumes(stored: Bench, di
         ("nobody", {"create": False}, "SESSION_NOT_FOUND"),
         ("nobody", {}, "SESSION_HEADER"),
         (None, {"cwd": "relative"}, "SESSION_HEADER"),
+        (None, {"cwd": CWD, "mode": "yolo"}, "SESSION_MODE"),
         ("s", {"cwd": "/elsewhere"}, "SESSION_CWD"),
         ("broken", {"create": True, "cwd": CWD}, "SESSION_CORRUPT"),
         ("future", {"create": True, "cwd": CWD}, "SESSION_UNSUPPORTED"),
