@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from polyhost.config.credentials import CredentialStore
 from polyhost.config.paths import HomePaths
@@ -180,12 +182,13 @@ async def test_only_a_whole_done_event_completes_a_response(
 
 
 @pytest.mark.contract("DS-05")
-async def test_aborted_before_it_starts_a_request_is_never_sent(
-    server: MockModelServer, connect: Connect, ask: Ask, failure: Failure
+async def test_aborted_before_it_starts_nothing_is_done_at_all(
+    server: MockModelServer, connect: Connect, ask: Ask, failure: Failure, credentials: Any
 ) -> None:
     controller = AbortController()
     controller.abort("user")
-    assert (await failure(connect(server.url), ask(signal=controller.signal))).code == "ABORTED"
+    assert (await failure(connect(server.url, credential="KEY"), ask(signal=controller.signal))).code == "ABORTED"
+    assert credentials.asked == 0
     assert server.requests == []
 
 
@@ -203,13 +206,29 @@ async def test_aborted_mid_stream_nothing_more_is_yielded(server: MockModelServe
     assert texts == ["one "]
 
 
-async def test_complete_responses_share_a_connection(server: MockModelServer, connect: Connect, ask: Ask) -> None:
-    adapter = connect(server.url)
+async def test_complete_responses_share_a_connection_however_late_their_bodies_end(
+    aiohttp_server: Any, connect: Connect, ask: Ask
+) -> None:
+    clients = set()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        clients.add(request.transport)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\ndata: [DONE]\n\n')
+        await asyncio.sleep(0.02)
+        return response
+
+    app = web.Application()
+    app.router.add_post("/chat/completions", answer)
+    adapter = connect(str((await aiohttp_server(app)).make_url("/")))
     for _ in range(3):
-        async for chunk in adapter.stream(ask()):
+        stream = adapter.stream(ask())
+        async for chunk in stream:
             if isinstance(chunk, Finish):
                 break
-    assert server.connections == 1
+        await stream.aclose()  # type: ignore[attr-defined]
+    assert len(clients) == 1
 
 
 async def test_a_stream_that_is_closed_early_closes_its_connection(
