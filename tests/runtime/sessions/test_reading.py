@@ -100,6 +100,21 @@ def test_a_record_torn_inside_a_complete_frame_is_corruption(lines: list[bytes])
 
 
 @pytest.mark.case("CASE-11")
+@pytest.mark.contract("JSL-05", "JSL-10")
+def test_a_damaged_frame_does_not_take_the_next_ones_along(lines: list[bytes]) -> None:
+    first, second, third = frame(HEAD), frame(*lines[:4]), frame(*lines[4:])
+    block = len(first) + 6  # its header: a length of three bytes behind magic, descriptor and content size
+    raw = bytearray(first + second + third)
+    raw[block + 2] = 0x7F
+    error = refused(bytes(raw), "zstd")
+    assert error.code == "SESSION_CORRUPT"
+    assert f"byte {len(first)}" in error.message
+    flipped = bytearray(first + second + third)
+    flipped[len(first) + len(second) - 6] ^= 1
+    assert refused(bytes(flipped), "zstd").code == "SESSION_CORRUPT"
+
+
+@pytest.mark.case("CASE-11")
 @pytest.mark.contract("JSL-06")
 @pytest.mark.parametrize(
     "defect",

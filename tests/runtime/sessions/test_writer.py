@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -190,7 +191,7 @@ async def test_a_failure_keeps_the_batch_says_so_at_once_and_waits_for_a_barrier
     note(session, 2)
     assert len(windows) == 1, "nothing is retried without a barrier"
     with pytest.raises(SessionError, match="full") as caught:
-        await writer.flush()
+        await asyncio.wait_for(writer.flush(), 5)
     assert caught.value.code == "SESSION_WRITE_FAILED"
     await writer.written()
     assert sink.log[0] == 3
@@ -324,6 +325,30 @@ async def test_a_first_write_that_fails_leaves_no_log(plain: JsonlStorage, sessi
     disk.room = None
     await plain.flush(session)
     assert path.read_bytes().endswith(session.lines()[0])
+
+
+async def test_a_new_log_is_whole_and_durable_before_it_has_its_name(
+    plain: JsonlStorage, session: LiveSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noting_fsync(fd: int) -> None:
+        steps.append("directory" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file")
+        fsync(fd)
+
+    def noting_link(source: Path, target: Path) -> None:
+        steps.append(f"link of {source.read_bytes().count(bytes([10]))} lines")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "link", noting_link)
+    plain.attach(session)
+    note(session, 2)
+    await plain.flush(session)
+    assert steps[:2] == ["file", "link of 3 lines"]
+    assert set(steps[2:]) == {"directory"}
+    assert len(steps) == 6, "the root's parent, the root, the project and the session"
 
 
 async def test_a_disk_that_failed_to_sync_is_not_believed_again(
