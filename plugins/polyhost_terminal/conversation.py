@@ -11,6 +11,8 @@ from polyhost.cli.hosting import CommandContext
 from polyhost.interfaces import (
     AGENT_PRE_STEP,
     AGENTS,
+    CREDENTIALS,
+    HOST,
     INTERACTIONS,
     PERMISSION_MODES,
     SESSION_DIRECTORY,
@@ -28,12 +30,15 @@ from polyhost.interfaces import (
     TurnOutcome,
     user_message,
 )
+from polyhost.kernel.errors import PolyhostError
 from polyhost_terminal.keyboard import Keyboard
 from polyhost_terminal.renderers import FinalTextRenderer, JsonRenderer, LiveRenderer, Renderer
 from polyhost_terminal.screen import Screen
 from polyhost_terminal.surface import FixedSurface, TerminalSurface
 
 CANCELLED = 130
+DEEPSEEK_KEY = "DEEPSEEK_API_KEY"
+DEEPSEEK_MODEL = "deepseek-official/deepseek-v4-flash"
 HELP = """\
 Type a prompt, or:
   /mode [MODE]    show or change the permission mode ({modes})
@@ -92,7 +97,7 @@ class Conversation:
         opened = await directory.open(
             session_id,
             cwd=None if session_id else str(options.cwd),
-            model=options.model,
+            model=options.model if session_id else options.model or _default_model(command),
             create=session_id is None,
             surface="terminal",
             mode=options.mode,
@@ -188,6 +193,19 @@ def _screen(options: RunOptions) -> Screen:
     """Progress goes to the terminal on stdout; to stderr when stdout is a pipe."""
     stream = sys.stdout if sys.stdout.isatty() and not options.as_json else sys.stderr
     return Screen(stream, styled=stream.isatty())
+
+
+def _default_model(command: CommandContext) -> str:
+    """The model of a new session when the command line names none."""
+    if (configured := command.context.require(HOST).default_model) is not None:
+        return configured
+    if command.context.require(CREDENTIALS).get(DEEPSEEK_KEY) is not None:
+        return DEEPSEEK_MODEL
+    raise PolyhostError(
+        'no model is chosen: name one with --model PROVIDER/MODEL, or set host.model = "provider/model" in the '
+        "configuration. `hostctl models list` shows what there is; `hostctl run --demo` works offline, without a key",
+        code="NO_MODEL",
+    )
 
 
 def _exit_code(outcome: TurnOutcome) -> int:

@@ -10,7 +10,15 @@ import click
 
 from polyhost.cli.hosting import on_host
 from polyhost.cli.state import HostState
-from polyhost.interfaces import AGENTS, INTERACTIONS, PERMISSION_MODES, SESSION_DIRECTORY, PermissionMode
+from polyhost.interfaces import (
+    AGENTS,
+    CREDENTIALS,
+    HOST,
+    INTERACTIONS,
+    PERMISSION_MODES,
+    SESSION_DIRECTORY,
+    PermissionMode,
+)
 from polyhost_terminal.conversation import Conversation, RunOptions
 
 DEMO_MODEL = "demo/demo"
@@ -73,7 +81,9 @@ def run(
     if options.prompt is None and as_json:
         raise click.UsageError("--json needs a PROMPT")
     conversation = Conversation(options)
-    return on_host(state, "run", conversation.run, requires=(SESSION_DIRECTORY, AGENTS, INTERACTIONS))
+    return on_host(
+        state, "run", conversation.run, requires=(SESSION_DIRECTORY, AGENTS, INTERACTIONS, HOST, CREDENTIALS)
+    )
 
 
 def _read_prompt(prompt: str | None) -> str | None:

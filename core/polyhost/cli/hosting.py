@@ -20,9 +20,9 @@ from polyhost.cli import logs
 from polyhost.cli.state import HostState
 from polyhost.kernel.context import Context
 from polyhost.kernel.errors import ServiceUnavailableError
-from polyhost.kernel.startup import FiberSpec
 from polyhost.kernel.keys import ServiceKey
 from polyhost.kernel.plugins import PluginRow
+from polyhost.kernel.startup import FiberSpec
 from polyhost.runtime.host import Host
 
 CANCELLED = 130
