@@ -66,6 +66,8 @@ class LiveRenderer:
         meta = data.get("meta")
         if isinstance(meta, dict) and meta.get("diffs"):
             self._screen.diffs(meta["diffs"])
+        elif isinstance(meta, dict) and "totalLines" in meta:
+            self._screen.line(f"  {len(meta['lines'])} of {meta['totalLines']} lines", "dim")
         else:
             self._screen.tool_result(text_of(block["content"]), is_error=bool(block.get("isError")))
 

@@ -11,7 +11,8 @@ from polyhost.wire import json
 from polyhost.wire.errors import WireError
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
-_RESULT_LINES = 12
+_HEAD_LINES = 4
+_TAIL_LINES = 8
 _ARGUMENT_WIDTH = 100
 
 
@@ -72,12 +73,12 @@ class Screen:
         self._stream.flush()
 
     def tool_result(self, text: str, *, is_error: bool) -> None:
-        """The first lines of a result, indented."""
+        """The first and the last lines of a result, indented; how it ended is usually at the end."""
         lines = text.rstrip("\n").split("\n")
-        for line in lines[:_RESULT_LINES]:
+        if (hidden := len(lines) - _HEAD_LINES - _TAIL_LINES) > 1:
+            lines[_HEAD_LINES:-_TAIL_LINES] = [f"… {hidden} more lines …"]
+        for line in lines:
             self.line(f"  {line}", "red" if is_error else "dim")
-        if len(lines) > _RESULT_LINES:
-            self.line(f"  … {len(lines) - _RESULT_LINES} more lines", "dim")
 
     def diffs(self, diffs: Sequence[JsonObject]) -> None:
         """Hunks ``{path, oldText, newText}`` as removed and added lines."""

@@ -55,7 +55,8 @@ def test_every_argument_is_shown_in_full() -> None:
 def test_long_results_are_cut_with_a_count() -> None:
     view, stream = screen()
     view.tool_result("\n".join(str(n) for n in range(100)), is_error=False)
-    assert "… 88 more lines" in stream.getvalue()
+    assert "… 88 more lines …" in stream.getvalue()
+    assert stream.getvalue().endswith("  99\n")
 
 
 def test_a_call_with_broken_arguments_is_still_shown() -> None:
