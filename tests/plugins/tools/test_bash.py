@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyhost.interfaces import TOOL_EXECUTE
+from polyhost.kernel.signals import AbortController
 from polyhost_tools import bash as bash_module
 from polyhost_tools.bash import environment, parse_ending
 
@@ -94,6 +96,22 @@ async def test_an_abort_ends_the_whole_group(bench: Any, disk: Any) -> None:
     for handle in bench.processes.live:
         assert await handle.wait_for_exit(5)
     assert not disk.alive(pid)
+
+
+@pytest.mark.contract("SH-02")
+async def test_an_abort_by_a_wrapper_is_an_abort_too(bench: Any, disk: Any) -> None:
+    started = disk.fifo(bench.root / "started")
+    mine = AbortController()
+
+    async def wrap(call: Any, next: Any) -> Any:
+        call.signal = mine.signal
+        return await next()
+
+    bench.kernel.root.on(TOOL_EXECUTE, wrap)
+    running = asyncio.ensure_future(bench.failure("bash", command="echo > started; sleep 601", description="a test"))
+    await asyncio.to_thread(started.read_text)
+    mine.abort({"kind": "hook"})
+    assert (await running)[0] == "ABORTED"
 
 
 @pytest.mark.contract("SH-02", "SH-03")

@@ -9,6 +9,7 @@ import pytest
 
 from polyhost.interfaces import APPROVAL_REQUEST, ApprovalAnswer, SessionError
 from polyhost.kernel.events import MOUNT_CHANGED
+from polyhost.kernel.signals import AbortController
 from polyhost.runtime.interaction.broker import Broker
 
 YES, NO = ApprovalAnswer(True), ApprovalAnswer(False)
@@ -169,6 +170,19 @@ async def test_cancellation_comes_at_once_and_late_answers_are_discarded(bench: 
     assert await bench.approve(agent) == "cancelled"
     assert len(surface.requests) == 1
     assert outcomes(bench, agent) == ["cancelled", "cancelled"]
+
+
+@pytest.mark.contract("APR-06")
+async def test_an_answer_that_comes_together_with_the_cancellation_is_late(bench: Any) -> None:
+    def answer(request: Any) -> ApprovalAnswer:
+        bench.caller.abort({"kind": "user"})
+        return ApprovalAnswer(True, remember=True)
+
+    agent = bench.agent()
+    surface = bench.surface(answer=answer)
+    assert await bench.approve(agent) == "cancelled"
+    bench.caller, surface.answer = AbortController(), NO
+    assert await bench.approve(agent) == "rejected"
 
 
 @pytest.mark.contract("APR-07")

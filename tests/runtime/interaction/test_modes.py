@@ -83,6 +83,7 @@ def test_pinning_completes_the_log_and_contradicts_nothing(facts: Facts, mode: A
 def test_switching_reaches_any_mode_and_then_does_nothing(facts: Facts, mode: Any) -> None:
     events = list(switching_facts(facts, preset_of(mode)))
     assert sum(type_ == "permission/preset" for type_, _ in events) <= 1
+    assert all(applied(facts, [event]) != facts for event in events if event[0] != "permission/preset")
     after = applied(facts, events)
     assert mode_of(after, "ask") == mode
     assert current_preset(after, "ask") == preset_of(mode).name

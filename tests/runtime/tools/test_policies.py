@@ -89,14 +89,16 @@ async def test_what_is_never_replaced(bench: Any, tmp_path: Path, case: str) -> 
     root = tmp_path / "file"
     if case == "unwritable":
         root.write_text("")
-    bench.service(SpillPolicy(SpillFiles(root), 100 if case != "no room" else 20))
-    text = "x" * (100 if case == "small" else 1000)
+    bench.service(SpillPolicy(SpillFiles(root), 1000 if case != "no room" else 20))
+    text = "x" * (1000 if case == "small" else 5000)
     blocks = [text_block(text)] + ([{"type": "image", "attachment": {}}] if case == "blocks" else [])
     bench.tool("big", saying(text), output=ToolOutput({}, lambda a, v: blocks), spill=case != "read")
     agent = None if case == "no session" else bench.agent()
     result = await bench.run("big", agent=agent, root_call_id="outer" if case == "nested" else None)
     assert result.content == blocks
     assert not result.is_error
+    if case not in ("no room", "unwritable"):
+        assert saved_texts(root) == {}
 
 
 @pytest.mark.contract("SPL-01")
