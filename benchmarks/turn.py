@@ -18,9 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from polyhost.cli.state import HostState
-from polyhost.interfaces import AGENTS, SESSION_DIRECTORY, SESSION_EVENT, user_message
-from polyhost.runtime.host import Host
+from polyhost.interfaces import AGENTS, SESSION_DIRECTORY, SESSION_EVENT, SessionEvent, user_message
+from polyhost.testing.host import running_host
 from polyhost.wire import json
 
 STALL_PROBE = 0.001
@@ -40,23 +39,9 @@ def baseline(deltas: int, folder: Path) -> float:
 
 async def turn(deltas: int, subscribers: int, home: Path) -> dict[str, float]:
     """One turn of ``count N``; seconds, longest loop stall in milliseconds, bytes kept per event beyond its text."""
-    state = HostState(home=str(home))
-    state.home.create()
-    host = Host(
-        home=state.home,
-        cwd=home,
-        version="0",
-        model="demo/demo",
-        catalog=state.catalog,
-        rows=state.rows(),
-        resolve=state.resolve,
-        redactor=state.redactor,
-    )
-    await host.start()
-    try:
+    async with running_host(home) as host:
         for _ in range(subscribers):
-            prefix = b'{"method":"session.event","params":{"event":'
-            host.root.on(SESSION_EVENT, lambda session, event, prefix=prefix: prefix + event.line)
+            host.root.on(SESSION_EVENT, _Subscriber())
         directory = host.root.get(SESSION_DIRECTORY)
         agents = host.root.get(AGENTS)
         assert directory is not None
@@ -74,8 +59,16 @@ async def turn(deltas: int, subscribers: int, home: Path) -> dict[str, float]:
         kept = sum(map(sys.getsizeof, lines))
         await opened.close()
         return {"seconds": seconds, "stall_ms": max(stalls) * 1000, "bytes_per_event": (kept - texts) / len(lines)}
-    finally:
-        await host.aclose()
+
+
+class _Subscriber:
+    """Splices each event into a frame, as a front end does."""
+
+    def __init__(self) -> None:
+        self.frame = b""
+
+    def __call__(self, session: object, event: SessionEvent) -> None:
+        self.frame = b'{"method":"session.event","params":{"event":' + event.line
 
 
 async def _probe(stalls: list[float]) -> None:
