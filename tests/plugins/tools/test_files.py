@@ -325,14 +325,14 @@ async def test_of_two_concurrent_changes_one_is_stale(bench: Any) -> None:
     bench.put("f", "start\n")
     for session in ("s1", "s2"):
         await bench.text("read", session, file_path="f")
-    for writers in (("s1", "s2"), ("s1", "s1")):
+    for leg, writers in (("a", ("s1", "s2")), ("b", ("s1", "s1"))):
         results = await asyncio.gather(
-            *(bench.run("write", name, file_path="f", content=f"{place}\n") for place, name in enumerate(writers))
+            *(bench.run("write", name, file_path="f", content=f"{leg}{place}\n") for place, name in enumerate(writers))
         )
         failed = [result.error_info["code"] for result in results if result.is_error]
         assert failed == ["FS_STALE_VERSION"]
         winner = next(place for place, result in enumerate(results) if not result.is_error)
-        assert bench.get("f") == f"{winner}\n".encode()
+        assert bench.get("f") == f"{leg}{winner}\n".encode()
         for session in ("s1", "s2"):
             await bench.text("read", session, file_path="f")
 
