@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,17 @@ MIB = 1024 * 1024
 
 def content(path: str) -> bytes | None:
     return Path(path).read_bytes() if Path(path).exists() else None
+
+
+@pytest.fixture
+def open_stdin() -> Iterator[None]:
+    """The host's own standard input is a pipe that never ends."""
+    saved, (read_end, write_end) = os.dup(0), os.pipe()
+    os.dup2(read_end, 0)
+    yield
+    os.dup2(saved, 0)
+    for descriptor in (saved, read_end, write_end):
+        os.close(descriptor)
 
 
 @pytest.mark.contract("PROC-4")
@@ -148,6 +159,7 @@ async def test_batch_input_is_written_and_closed(spawn) -> None:
 
 
 @pytest.mark.contract("PROC-16")
+@pytest.mark.usefixtures("open_stdin")
 async def test_no_input_is_the_null_device(spawn) -> None:
     handle = await spawn("readlink", "/proc/self/fd/0", stdout=Collect(100))
     await handle.done

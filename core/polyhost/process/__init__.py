@@ -10,7 +10,8 @@ Linux
     process whose environment carries the tree's marker: a daemon that forked twice and called ``setsid`` is a member.
     A process escapes only if, between two looks, it left the group, lost its ancestors and cleared its environment.
     A child with an exact environment (``inherit_env=False``) carries no marker: there, a daemon escapes that left the
-    group and lost its ancestors before the first look. The child's id stays reserved until the tree is gone, so that
+    group and lost its ancestors before the first look. A runaway that forks into a new session faster than the table
+    can be read stays ahead of every signal. The child's id stays reserved until the tree is gone, so that
     no signal can reach a stranger. Where ``/proc`` is not mounted, the next paragraph holds.
 
 Other POSIX systems

@@ -43,7 +43,7 @@ class ProcessHandle:
             self._done.exception()  # ``pid`` tells as well: an owner that does not await ``done`` is no error
             return
         self._tree = tree
-        self._lifetime = TreeLifetime(tree, spec.grace)
+        self._lifetime = TreeLifetime(tree, spec.grace, spec.stop_signal)
         self._lifetime.gone.add_done_callback(self._on_gone)
         stdio.drained.add_done_callback(self._on_drained)
         if spec.signal is not None:
@@ -67,7 +67,7 @@ class ProcessHandle:
 
     @property
     def grace(self) -> float:
-        """Seconds between SIGTERM and SIGKILL."""
+        """Seconds between the stop signal and SIGKILL."""
         return self._spec.grace
 
     @property
@@ -107,7 +107,7 @@ class ProcessHandle:
         return asyncio.shield(self._done)
 
     def terminate(self) -> None:
-        """End the whole tree: SIGTERM now, SIGKILL to what is left after the grace.
+        """End the whole tree: the stop signal now, SIGKILL to what is left after the grace.
 
         Idempotent, and without effect once the tree is gone. Waiting is :meth:`wait_for_exit`.
         """

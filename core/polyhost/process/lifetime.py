@@ -1,4 +1,4 @@
-"""The end of one tree: escalation from SIGTERM to SIGKILL, and the watch that proves that nothing is left.
+"""The end of one tree: escalation from the stop signal to SIGKILL, and the watch that proves that nothing is left.
 
 What belongs to a tree and how it is signalled is known to :mod:`polyhost.process.tree`; streams and results are the
 handle's. The first confirmed absence is final: after it the tree is neither looked at nor signalled.
@@ -24,8 +24,9 @@ IDLE_POLL: Final = 1.0
 class TreeLifetime:
     """Watches and ends one tree. ``gone`` is done once the absence of the whole tree is confirmed."""
 
-    def __init__(self, tree: ProcessTree, grace: float) -> None:
+    def __init__(self, tree: ProcessTree, grace: float, stop_signal: int = signal.SIGTERM) -> None:
         self._tree = tree
+        self._stop_signal = stop_signal
         self._grace = grace
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -43,12 +44,12 @@ class TreeLifetime:
         self._look()
 
     def terminate(self) -> None:
-        """SIGTERM to the tree, and SIGKILL after the grace to what is left. Only the first call does anything."""
+        """The stop signal to the tree, and after the grace SIGKILL to what is left. Later calls do nothing."""
         if self._absent or self._terminating:
             return
         self._terminating = True
         self._kill_timer = self._loop.call_later(self._grace, self._kill)
-        self._tree.signal(signal.SIGTERM)
+        self._tree.signal(self._stop_signal)
         self._look()
 
     def kill_now(self, patience: float) -> bool:

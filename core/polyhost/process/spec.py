@@ -7,6 +7,7 @@ known without asking the operating system.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from signal import Signals
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from polyhost.process.errors import InvalidSpecError
@@ -56,15 +57,29 @@ class SpawnSpec:
     :param stdin: ``"ignore"`` (end of file at once), ``"pipe"`` (the caller writes) or bytes, written and closed.
     :param stdout: ``"pipe"`` (the caller reads), ``"inherit"`` (the host's own) or :class:`Collect`.
     :param stderr: as ``stdout``.
-    :param grace: seconds between SIGTERM and SIGKILL, and for which pipes held by survivors may delay the result.
+    :param grace: seconds between the stop signal and SIGKILL, and for which pipes held by survivors may delay the
+        result.
     :param env: entries of the child's environment; ``None`` as a value removes an inherited name.
     :param inherit_env: whether ``env`` is laid over the scrubbed environment of the host, or is the whole of it.
     :param signal: aborting it terminates the child's tree.
+    :param stop_signal: what asks the tree to end: SIGTERM, or SIGINT for programs that shut down on that.
     :param pipe_limit: bytes that one ``readline`` on a piped output accepts.
     :raises InvalidSpecError: naming the field.
     """
 
-    __slots__ = ("argv", "cwd", "env", "grace", "inherit_env", "pipe_limit", "signal", "stderr", "stdin", "stdout")
+    __slots__ = (
+        "argv",
+        "cwd",
+        "env",
+        "grace",
+        "inherit_env",
+        "pipe_limit",
+        "signal",
+        "stderr",
+        "stdin",
+        "stdout",
+        "stop_signal",
+    )
 
     def __init__(
         self,
@@ -78,6 +93,7 @@ class SpawnSpec:
         env: Mapping[str, str | None] | None = None,
         inherit_env: bool = True,
         signal: AbortSignalLike | None = None,
+        stop_signal: Signals = Signals.SIGTERM,
         pipe_limit: int = PIPE_LIMIT,
     ) -> None:
         self.argv = _checked_argv(argv)
@@ -89,6 +105,7 @@ class SpawnSpec:
         self.env = _checked_env(env or {})
         self.inherit_env = inherit_env
         self.signal = signal
+        self.stop_signal = Signals(stop_signal)
         self.pipe_limit = _checked_size("pipe_limit", pipe_limit)
 
 

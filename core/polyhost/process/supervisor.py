@@ -142,7 +142,6 @@ class ProcessSupervisor:
             if not await handle.wait_for_exit(handle.grace + KILL_PATIENCE):
                 raise TreeSurvivedError(f"the tree of {handle.argv[0]!r} (pid {handle.pid}) outlived SIGKILL")
         finally:
-            handle.kill_now()
             await handle.close_streams()
 
     def _at_exit(self) -> None:

@@ -54,19 +54,43 @@ def environment_has(pid: int, text: bytes) -> bool | None:
     replacing its program.
     """
     try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            kept = b""
-            while chunk := file.read(_CHUNK):
-                if text in kept + chunk:
-                    return True
-                kept = chunk[-len(text) :]
-        if kept:
+        found = _search_environment(pid, text)
+        if found is not None:
+            return found
+        # Empty, or not there yet. Empty it is if the same finished program stands before and after another look.
+        program = _program(pid)
+        found = _search_environment(pid, text)
+        if found is None and program is not None and program == _program(pid):
             return False
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            fields = _fields(file.read(_CHUNK))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    return False if _has_no_environment(fields) else None
+    return found
+
+
+def _search_environment(pid: int, text: bytes) -> bool | None:
+    """Whether the environment of ``pid`` has ``text``; None when it is empty."""
+    kept = b""
+    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            if text in kept + chunk:
+                return True
+            kept = chunk[-len(text) :]
+    return False if kept else None
+
+
+def _program(pid: int) -> tuple[bytes, ...] | None:
+    """Where the program of ``pid`` has its code, stack and environment; None until its start is finished.
+
+    The addresses are random, so that equal ones mean the same program. Ended processes and kernel threads have none,
+    and will get none.
+    """
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        fields = _fields(file.read(_CHUNK))
+    if fields[0] in _ENDED or int(fields[6]) & _KERNEL_THREAD:
+        return ()
+    code_end, stack, environment_start, environment_end = fields[24], fields[25], fields[47], fields[48]
+    # The kernel tells where the code is last, when the environment is in place.
+    return None if code_end == b"0" else (code_end, stack, environment_start, environment_end)
 
 
 def _fields(stat: bytes) -> list[bytes]:
@@ -81,9 +105,3 @@ def _parse(pid: int, stat: bytes) -> ProcessRow:
     # A program whose first thread has ended looks like a zombie, yet lives while it has other threads.
     alive = state not in _ENDED or threads > 1
     return ProcessRow(pid, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), alive)
-
-
-def _has_no_environment(fields: list[bytes]) -> bool:
-    """Whether a process that showed no environment really has none, rather than not yet."""
-    start, end, flags = int(fields[47]), int(fields[48]), int(fields[6])
-    return start == end != 0 or bool(flags & _KERNEL_THREAD) or fields[0] in _ENDED
