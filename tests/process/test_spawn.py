@@ -18,6 +18,7 @@ from polyhost.process import (
     ProcessSupervisor,
     SpawnError,
     SupervisorClosedError,
+    UnsupportedPlatformError,
 )
 
 MIB = 1024 * 1024
@@ -81,6 +82,16 @@ async def test_a_cancelled_spawn_leaves_nothing(supervisor, spawn) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    assert supervisor.live == ()
+
+
+async def test_a_platform_without_process_groups_starts_nothing(supervisor, make_spec, monkeypatch) -> None:
+    spec = make_spec("true")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.name", "nt")
+        starting = supervisor.spawn(spec)
+        with pytest.raises(UnsupportedPlatformError):
+            await starting
     assert supervisor.live == ()
 
 

@@ -17,6 +17,9 @@ Linux
 Other POSIX systems
     The process group of the child. A process that leaves the group leaves the supervision.
 
+Windows
+    Nothing is started: ``spawn`` raises :class:`UnsupportedPlatformError`.
+
 When the host ends by ``aclose``, ``sys.exit``, an uncaught exception, or a signal that it turns into one of these, no
 member of a live tree is left. When the host is killed outright (SIGKILL, or a signal it does not handle), nothing of
 it can run: its children see end of file on a piped stdin and broken output pipes, and are otherwise on their own.
