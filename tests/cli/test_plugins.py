@@ -63,6 +63,19 @@ def test_built_in_parts_show_with_all_and_cannot_be_switched(hostctl: Any) -> No
     assert "part of the host" in refused.stderr
 
 
+def test_built_in_parts_take_configuration(hostctl: Any) -> None:
+    rules = 'plugins.runtime-interaction.rules=[{tool="bash", decision="allow"}]'
+    result = hostctl("--set", rules, "run", "--demo", "--approve", "deny", "run echo allowed-by-rule")
+    assert result.returncode == 0, result.stderr
+    assert "It ran, and ended well." in result.stdout
+    wrong = hostctl("--set", "plugins.runtime-tools.max_inline=1", "run", "--demo", "say x")
+    assert wrong.returncode == 2
+    assert "max_inline_bytes" in wrong.stderr
+    off = hostctl("--set", "plugins.runtime-tools.enabled=false", "run", "--demo", "say x")
+    assert off.returncode == 2
+    assert "part of the host" in off.stderr
+
+
 @pytest.mark.case("CASE-07")
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_plugin_is_shown_and_disturbs_nobody(kind: str, hostctl: Any, plugin: Make) -> None:

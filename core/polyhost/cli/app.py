@@ -17,7 +17,7 @@ import click
 from polyhost.cli.state import HostState
 from polyhost.config.errors import ConfigError
 from polyhost.kernel.errors import PolyhostError
-from polyhost.kernel.plugins import CommandSpec, PluginError
+from polyhost.kernel.plugins import CommandSpec, PluginError, PluginsFailedError
 
 COMMANDS = (
     CommandSpec("config", "Show and edit the configuration", "polyhost.cli.config_commands:config"),
@@ -122,8 +122,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except PolyhostError as error:
-        usage = isinstance(error, ConfigError) or error.code in _USAGE_CODES
-        return _fail(error.message, USAGE if usage else 1)
+        return _fail(error.message, USAGE if _is_usage(error) else 1)
     except KeyboardInterrupt:
         return _fail("cancelled", CANCELLED)
     except BrokenPipeError:
@@ -139,6 +138,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 _USAGE_CODES = frozenset(
     {"PLUGIN_UNKNOWN", "PLUGIN_ESSENTIAL", "MISSING_CREDENTIAL", "INVALID_CREDENTIAL", "NO_MODEL", "USAGE"}
 )
+
+
+def _is_usage(error: PolyhostError) -> bool:
+    """Whether the command line or the configuration is at fault, not what happened afterwards."""
+    if isinstance(error, PluginsFailedError):
+        return all(failure.stage == "configure" for failure in error.failures.values())
+    return isinstance(error, ConfigError) or error.code in _USAGE_CODES
 
 
 def _fail(message: str, code: int) -> int:

@@ -121,11 +121,12 @@ class HostState:
         return self._log_level is not None
 
     def rows(self) -> list[PluginRow]:
-        """One row for each built-in plugin, then the configured ones."""
-        essential = [PluginRow(name, name, source="built in") for name in BUILTINS]
-        return essential + [
+        """One row for each built-in plugin that the configuration does not mention, then the configured ones."""
+        mentioned = self.configuration.rows
+        unmentioned = [PluginRow(name, name, source="built in") for name in BUILTINS if name not in mentioned]
+        return unmentioned + [
             PluginRow(row.id, row.use, row.enabled, row.config, _source(row.origin_of()))
-            for row in self.configuration.rows.values()
+            for row in mentioned.values()
         ]
 
     def resolve(self, info: PluginInfo, row: PluginRow) -> object:
