@@ -13,6 +13,7 @@ from polyhost.kernel import (
     FIBER_CREATED,
     FIBER_DISPOSED,
     FIBER_STATUS,
+    MOUNT_CHANGED,
     Context,
     EventKey,
     Fiber,
@@ -21,11 +22,14 @@ from polyhost.kernel import (
     Kernel,
     Limits,
     MountKind,
+    MountState,
+    MountToken,
     ServiceKey,
 )
 from polyhost.kernel.errors import InactiveContextError
 
 FOO: ServiceKey[Any] = ServiceKey("foo")
+BAR: ServiceKey[Any] = ServiceKey("bar")
 NOTED: EventKey[[int]] = EventKey("test/noted")
 TOOL: MountKind[str] = MountKind("tool")
 PENDING, LOADING, ACTIVE = FiberState.PENDING, FiberState.LOADING, FiberState.ACTIVE
@@ -346,6 +350,22 @@ class TestTree:
         await fiber.dispose()
         assert refused == [what, what]
 
+    async def test_who_hears_of_its_withdrawals_cannot_register_on_a_closing_owner(self, kernel: Kernel) -> None:
+        outcomes: list[bool] = []
+
+        def observe(token: MountToken[Any], old: MountState, new: MountState) -> None:
+            if token.key == "mine" and new is MountState.WITHDRAWING:
+                with pytest.raises(InactiveContextError):
+                    token.owner.fiber.context.mount(TOOL, "another", "x")
+                outcomes.append(True)
+
+        kernel.root.on(MOUNT_CHANGED, observe)
+        fiber = await kernel.root.install(
+            FiberSpec("plugin", lambda context, config: void(context.mount(TOOL, "mine", "x")))
+        ).settled()
+        await fiber.dispose()
+        assert outcomes == [True]
+
     @pytest.mark.contract("FIB-4")
     async def test_a_disposal_takes_nested_fibers_along(self, kernel: Kernel) -> None:
         order: list[str] = []
@@ -469,11 +489,13 @@ class TestNotifications:
         seen: list[FiberState] = []
 
         def observe(fiber: Fiber) -> None:
+            kernel.services.recheck(BAR)  # what it had required until now is there
             seen.append(fiber.state)
             fiber.add_requirement(FOO)
 
+        kernel.root.provide(BAR, 1)
         kernel.root.on(FIBER_CREATED, observe)
-        fiber = await kernel.root.install(FiberSpec("plugin", nothing)).settled()
+        fiber = await kernel.root.install(FiberSpec("plugin", nothing, (BAR,))).settled()
         assert (seen, fiber.state, fiber.missing) == ([PENDING], PENDING, (FOO,))
         kernel.root.provide(FOO, 1)
         await fiber.settled()
@@ -570,6 +592,10 @@ class TestNotifications:
         cleaned: list[str] = []
         children: list[Fiber] = []
 
+        async def slow_removal() -> None:
+            for _ in range(5):  # the parent comes to its children only after its mounts
+                await asyncio.sleep(0)
+
         async def cleanup() -> None:
             await release.wait()
             cleaned.append("child")
@@ -582,6 +608,7 @@ class TestNotifications:
 
         kernel.root.on(FIBER_CREATED, observe)
         parent = await kernel.root.install(FiberSpec("parent", nothing)).settled()
+        parent.context.mount(TOOL, "slow", "x").defer(slow_removal)
         parent.context.install(FiberSpec("child", gate.start))
         ending = asyncio.ensure_future(wait(parent.dispose()))
         for _ in range(10):

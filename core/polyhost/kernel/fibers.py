@@ -274,7 +274,6 @@ class Fiber:
             self._begin(state)
 
     async def _load(self) -> None:
-        await asyncio.sleep(0)  # whoever made it can still dispose it before any of its code runs
         if self._may_go_on() and self._may_start():
             error = await self._start() or self._crash
             if error is None and self._may_go_on() and self._may_start():
