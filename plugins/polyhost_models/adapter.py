@@ -84,6 +84,16 @@ class OpenAIAdapter:
                     await _end_of_body(response)
                 response.close()
 
+    async def check(self) -> None:
+        """Raise :class:`ModelError` when the key is missing or refused, or the endpoint cannot be reached."""
+        headers = self._headers("application/json")
+        with self._network_errors(AbortSignal()):
+            async with self._client().get(
+                self._provider.base_url.rstrip("/") + "/models", headers=headers, allow_redirects=False
+            ) as response:
+                if response.status in (401, 403) or response.status >= 500:
+                    raise await self._http_error(response)
+
     async def aclose(self) -> None:
         """Close the connections; requests that are still running fail with TRANSPORT."""
         if self._session is not None:

@@ -5,14 +5,18 @@ What a provider speaks on the wire is in ``adapter`` and below; this module only
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyhost import Context, PluginInfo, hookimpl
-from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER
+from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, ModelError
 from polyhost.kernel.plugins import CommandSpec
 
+CHECK_TIMEOUT = 4.0
+
 if TYPE_CHECKING:
+    from polyhost_models.adapter import OpenAIAdapter
     from polyhost_models.config import ModelsConfig
 
 
@@ -53,3 +57,25 @@ async def polyhost_start(ctx: Context, config: ModelsConfig | None) -> AsyncIter
     yield
     for adapter in adapters.values():
         await adapter.aclose()
+
+
+@hookimpl
+async def polyhost_health(ctx: Context) -> dict[str, Any]:
+    """Whether each endpoint can be reached with its key."""
+    from polyhost_models.adapter import OpenAIAdapter
+
+    found = [(id, adapter) for id, adapter in ctx.mounts.items(MODEL_ADAPTER) if isinstance(adapter, OpenAIAdapter)]
+    checks = await asyncio.gather(*(_check(id, adapter) for id, adapter in found))
+    return {"ok": all(check["ok"] for check in checks), "checks": checks}
+
+
+async def _check(id: str, adapter: OpenAIAdapter) -> dict[str, Any]:
+    subject = f"provider {id}"
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT):
+            await adapter.check()
+    except TimeoutError:
+        return {"subject": subject, "ok": False, "detail": f"no answer within {CHECK_TIMEOUT:g} s"}
+    except ModelError as error:
+        return {"subject": subject, "ok": False, "detail": error.message}
+    return {"subject": subject, "ok": True, "detail": "reachable"}

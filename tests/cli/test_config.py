@@ -80,6 +80,18 @@ def test_doctor_names_what_is_missing(hostctl: Any) -> None:
     assert findings["home"]["level"] == "ok"
 
 
+def test_doctor_asks_the_configured_endpoints(hostctl: Any, mock_model: Any) -> None:
+    good = f'plugins.models.providers.good.base_url="{mock_model.url}"'
+    bad = 'plugins.models.providers.bad.base_url="http://127.0.0.1:9"'
+    result = hostctl("--set", good, "--set", bad, "doctor", "--json")
+    assert result.returncode == 0
+    findings = {finding["subject"]: finding for finding in json.loads(result.stdout)}
+    assert findings["provider good"]["level"] == "ok"
+    assert findings["provider bad"]["level"] == "warning"
+    assert "127.0.0.1:9" in findings["provider bad"]["detail"]
+    assert "hostctl auth set DEEPSEEK_API_KEY" in findings["provider deepseek-official"]["detail"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, hostctl: Any) -> None:
     result = hostctl("completion", shell)

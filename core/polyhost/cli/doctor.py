@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
@@ -12,9 +11,11 @@ from typing import NamedTuple
 
 import click
 
+from polyhost.cli.hosting import CommandContext, on_host
 from polyhost.cli.output import print_json
 from polyhost.cli.state import HostState
 from polyhost.config.errors import ConfigError
+from polyhost.kernel.errors import PolyhostError
 
 _MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("error", "red")}
 
@@ -33,7 +34,9 @@ class Finding(NamedTuple):
 @click.pass_obj
 def doctor(state: HostState, as_json: bool) -> int:
     """Check the environment, tools, keys and endpoints; say what is missing and how to get it."""
-    findings = [*_environment(), *_tools(), *_home(state), *_configuration(state), *_models(state)]
+    findings = [*_environment(), *_tools(), *_home(state), *_configuration(state), *_model(state)]
+    if all(finding.level != "error" for finding in findings):
+        findings += _health(state)
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -91,21 +94,36 @@ def _configuration(state: HostState) -> Iterator[Finding]:
             yield Finding(f"plugin {record.id}", "error", str(record.error), advice)
 
 
-def _models(state: HostState) -> Iterator[Finding]:
+def _model(state: HostState) -> Iterator[Finding]:
     try:
         model = state.configuration.host.model
     except ConfigError:
         return
     if model is None:
-        yield Finding(
-            "model",
-            "warning",
-            "no default model is configured",
-            'set host.model = "provider/model" in the configuration; "demo/demo" works offline',
-        )
+        advice = 'set host.model = "provider/model" in the configuration; "demo/demo" works offline'
+        yield Finding("model", "warning", "no default model is configured", advice)
     else:
-        yield Finding("model", "ok", model)
-    if "DEEPSEEK_API_KEY" in os.environ:
-        yield Finding("DEEPSEEK_API_KEY", "ok", "set in the environment")
-    if model is not None:
-        yield Finding("endpoint", "ok", f"`hostctl models test {model}` asks the model for one word")
+        yield Finding("model", "ok", model, f"`hostctl models test {model}` asks it for one word")
+
+
+def _health(state: HostState) -> list[Finding]:
+    """What the running plugins say of themselves, such as whether a model's endpoint can be reached."""
+    findings: list[Finding] = []
+
+    async def ask(command: CommandContext) -> int:
+        plugins = command.host.plugins
+        for record in plugins.records():
+            try:
+                health = await plugins.health(record.id) if record.enabled else None
+            except Exception as error:
+                findings.append(Finding(f"plugin {record.id}", "error", f"its health check failed: {error}"))
+                continue
+            for check in (health or {}).get("checks", ()):
+                findings.append(Finding(check["subject"], "ok" if check["ok"] else "warning", check["detail"]))
+        return 0
+
+    try:
+        on_host(state, "doctor", ask, requires=())
+    except PolyhostError as error:
+        findings.append(Finding("host", "error", error.message))
+    return findings

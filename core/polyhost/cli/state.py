@@ -125,8 +125,7 @@ class HostState:
         mentioned = self.configuration.rows
         unmentioned = [PluginRow(name, name, source="built in") for name in BUILTINS if name not in mentioned]
         return unmentioned + [
-            PluginRow(row.id, row.use, row.enabled, row.config, _source(row.origin_of()))
-            for row in mentioned.values()
+            PluginRow(row.id, row.use, row.enabled, row.config, _source(row.origin_of())) for row in mentioned.values()
         ]
 
     def resolve(self, info: PluginInfo, row: PluginRow) -> object:

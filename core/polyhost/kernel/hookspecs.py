@@ -96,4 +96,5 @@ def polyhost_health(ctx: Context) -> Awaitable[Mapping[str, Any]] | Mapping[str,
     """Report how the running instance is doing, as a small JSON object with at least ``{"ok": bool}``.
 
     Life cycle, sync or async. Called on demand, under a timeout; no answer means that nothing is known.
+    ``{"checks": [{"subject", "ok", "detail"}]}`` adds one line each to ``hostctl doctor``; a detail says the way out.
     """
