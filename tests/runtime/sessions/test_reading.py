@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyhost.interfaces import SessionError, SessionHeader
+from polyhost.interfaces import (
+    SessionError,
+    SessionHeader,
+    TextDelta,
+    assistant_message,
+    text_block,
+    tool_result_message,
+    user_message,
+)
 from polyhost.runtime.sessions import EventCatalogue, JsonlStorage, LiveSession
 from polyhost.runtime.sessions.header import encode
 from polyhost.runtime.sessions.layout import directory
@@ -102,16 +111,17 @@ def test_a_record_torn_inside_a_complete_frame_is_corruption(lines: list[bytes])
 @pytest.mark.case("CASE-11")
 @pytest.mark.contract("JSL-05", "JSL-10")
 def test_a_damaged_frame_does_not_take_the_next_ones_along(lines: list[bytes]) -> None:
-    first, second, third = frame(HEAD), frame(*lines[:4]), frame(*lines[4:])
-    block = len(first) + 6  # its header: a length of three bytes behind magic, descriptor and content size
+    noise = random.Random(1).randbytes(30_000).hex().encode()
+    first, second, third = frame(HEAD), frame(noise), frame(*lines)
     raw = bytearray(first + second + third)
-    raw[block + 2] = 0x7F
+    length = len(first) + 7  # of its only block, behind magic, descriptor and a content size of two bytes
+    raw[length : length + 3] = (int.from_bytes(raw[length : length + 3], "little") + (8192 << 3)).to_bytes(3, "little")
     error = refused(bytes(raw), "zstd")
     assert error.code == "SESSION_CORRUPT"
-    assert f"byte {len(first)}" in error.message
-    flipped = bytearray(first + second + third)
-    flipped[len(first) + len(second) - 6] ^= 1
-    assert refused(bytes(flipped), "zstd").code == "SESSION_CORRUPT"
+    assert f"it runs over the frame at byte {len(first) + len(second)}" in error.message
+    checksum = bytearray(frame(HEAD) + frame(*lines))
+    checksum[-1] ^= 1
+    assert refused(bytes(checksum), "zstd").code == "SESSION_CORRUPT"
 
 
 @pytest.mark.case("CASE-11")
@@ -204,6 +214,66 @@ def test_lines_of_other_writers_are_kept_or_cleaned(lines: list[bytes]) -> None:
     spaced = json.dumps(json.loads(lines[0]), sort_keys=True, indent=None).encode() + b"\n"
     log = parse(HEAD + spaced + lines[1].replace(b"\n", b"\r\n"))
     assert log.lines == [spaced, lines[1]]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.just("append"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) within a JSON value."""
+    children = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    inner = [place for _, child in children if isinstance(child, dict | list) for place in places(child)]
+    return [(value, key) for key, _ in children] + inner
+
+
+@pytest.mark.case("CASE-11")
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_any_json_in_the_place_of_any_other_is_read_or_refused(data: st.DataObject) -> None:
+    events = [json.loads(line) for line in rich_log()]
+    changed = data.draw(st.sampled_from(events))
+    container, key = data.draw(st.sampled_from(places(changed)))
+    if data.draw(st.booleans()):
+        container[key] = data.draw(JSON)
+    elif isinstance(container, dict):
+        del container[key]
+    lines = [json.dumps(event).encode() + b"\n" for event in events]
+    try:
+        log = parse(HEAD + b"".join(lines))
+    except SessionError:
+        return
+    session = LiveSession(HEADER, [*log.lines, *log.closers])
+    session.messages()
+    assert not session.turn_open
+
+
+def rich_log() -> list[bytes]:
+    """An event of every type that is read back, the last turn open."""
+    session = LiveSession(HEADER, clock=lambda: 1000)
+    place = {"turn": 1, "step": 1}
+    session.append("turn/start", {"turn": 1})
+    session.append("step/start", place)
+    session.append("user/message", user_message("hi"), surface_op="append")
+    header = {"config": {"provider": "p", "model": "m"}, "adapterDefaults": {"maxTokens": True}, "tools": []}
+    session.append("request/header", {"header": header, "reason": "initial"})
+    session.append("request/context", {"provider": "p", "model": "m", "contextWindow": 1})
+    session.chunk_writer(1, 1).write(TextDelta(0, "x"))
+    calls = [{"type": "tool-call", "id": call_id, "name": "n", "arguments": "{}"} for call_id in ("c-1", "c-2")]
+    message = assistant_message(calls, provider="p", model="m")
+    session.append("assistant/message", {**place, "message": message}, surface_op="append", source_seqs=[5])
+    session.append("approval/asked", {"id": "a", "toolName": "n"})
+    session.append("approval/decided", {"id": "a", "outcome": "allowed-once"})
+    session.append("tool/call", {**place, "callId": "c-1", "name": "n", "arguments": "{}"})
+    result = tool_result_message("c-1", [text_block("long")], is_error=False)
+    session.append("tool/result", {**place, "message": result}, surface_op="append", source_seqs=[9])
+    shorter = {**result, "content": [{**result["content"][0], "content": []}]}
+    operation = {"op": "replace", "start": 10, "end": 10}
+    session.append("tool/result", {**place, "message": shorter}, surface_op=operation, source_seqs=[10])
+    return list(session.lines())
 
 
 @pytest.mark.case("CASE-11")

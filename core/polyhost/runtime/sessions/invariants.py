@@ -113,7 +113,7 @@ class TraceState:
             raise _violation(type, f"names step {data['turn']}.{data['step']}; {self._where()}")
         if type == "tool/result":
             call_id = data["message"]["source"]["callId"]
-            if call_id not in self._called and (data.get("error") or {}).get("code") != NOT_STARTED:
+            if call_id not in self._called and not _is_not_started(data):
                 raise _violation(type, f"answers {call_id!r}, which was not called in this step")
 
     def _check_approval(self, type: str, data: Any) -> None:
@@ -126,6 +126,11 @@ class TraceState:
         if self.open_step is not None:
             return f"step {self.open_step[0]}.{self.open_step[1]} is open"
         return f"turn {self.last_turn} is open, without a step" if self.turn_open else "no turn is open"
+
+
+def _is_not_started(data: Any) -> bool:
+    error = data.get("error")
+    return isinstance(error, dict) and error.get("code") == NOT_STARTED
 
 
 def _violation(type: str, message: str) -> SessionError:

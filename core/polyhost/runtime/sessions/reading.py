@@ -143,7 +143,8 @@ class _Reader:
             self._lines.append(line)
             return
         value = _decode(line)
-        if value.get("type") in ROW_TYPES:
+        type_ = value.get("type")
+        if isinstance(type_, str) and type_ in ROW_TYPES:
             self._take_in_row(value, seq)
             return
         if value.get("seq") != seq:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 _REQUIRED_CONFIG = ("provider", "model")
-_HEADER_REASONS = frozenset({"initial", "resume", "change"})
+_HEADER_REASONS = ("initial", "resume", "change")
 _DEFAULTABLE = frozenset({"reasoningEffort", "maxTokens"})
 
 
@@ -39,9 +39,14 @@ def _user_message(data: Any) -> str | None:
 
 def _assistant_message(data: Any) -> str | None:
     problem = _step(data) or message_problem(data.get("message"), "assistant")
-    if problem is None and data["message"]["source"]["kind"] != "model":
+    if problem is not None:
+        return problem
+    if data["message"]["source"]["kind"] != "model":
         return "an assistant message comes from a model"
-    return problem
+    for block in data["message"]["content"]:
+        if block["type"] == "tool-call" and not _is_text(block.get("id")):
+            return "a tool-call block needs an id"
+    return None
 
 
 def _tool_result(data: Any) -> str | None:
