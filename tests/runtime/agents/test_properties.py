@@ -84,8 +84,7 @@ class Driver:
         while not idle.done():
             for _ in range(20):
                 await asyncio.sleep(0)
-            if not idle.done() and b"partial" in self.agent.session.lines()[-1]:
-                self.agent.cancel({"kind": "parent"}, keep_inbox=True)
+            self.agent.cancel({"kind": "parent"}, keep_inbox=True)
 
 
 def check_log(agent: LiveAgent) -> None:
@@ -135,7 +134,7 @@ def check_tools(agent: LiveAgent) -> None:
 
 
 @pytest.mark.contract("LOOP-22", "AGT-14", "CAN-07")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(scripts=st.lists(st.sampled_from(sorted(SCRIPTS)), max_size=12), actions=st.lists(action, max_size=20))
 def test_random_bursts_keep_the_invariants(bench_type: type[Bench], scripts: list[str], actions: list[Any]) -> None:
     async def run() -> None:
