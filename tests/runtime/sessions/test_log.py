@@ -151,6 +151,10 @@ def test_only_a_seeded_session_marks_the_end_of_its_seed_and_only_once(new_sessi
     assert again.lines() == seeded.lines()
 
 
+DELTA = (
+    b'{"type":"assistant/chunk","seq":%d,"time":5,"data":{"turn":1,"step":1,"chunk":'
+    b'{"type":"text-delta","index":0,"text":%b}}}\n'
+)
 USER = {"id": "m", "role": "user", "content": [], "source": {"kind": "user"}}
 
 
@@ -181,10 +185,15 @@ USER = {"id": "m", "role": "user", "content": [], "source": {"kind": "user"}}
         pytest.param([line("request/header-delta", 0, {}, ignorable=True)], id="retired type"),
         pytest.param([line("mode/set", 0, {})], id="retired type without mark"),
         pytest.param([line("novel/type", 0, {})], id="unknown required type"),
+        pytest.param([DELTA % (1, b'"x"')], id="delta out of order"),
+        pytest.param([DELTA % (0, b'"\x01"')], id="delta with a control character"),
+        pytest.param([DELTA % (0, b'"\xff"')], id="delta that is not UTF-8"),
+        pytest.param([DELTA % (0, b'"x"}')], id="delta with too many braces"),
         pytest.param([json.dumps({"type": "turn/start", "seq": 0, "time": 1.5, "data": {"turn": 1}}).encode() + b"\n"]),
     ],
 )
 def test_an_unsound_seed_is_refused(new_session: Any, seed: list[bytes]) -> None:
+    assert len(new_session(seed=[DELTA % (0, b'"x"')])) == 2
     with pytest.raises(SessionError) as caught:
         new_session(seed=seed)
     assert caught.value.code in ("SESSION_CORRUPT", "SESSION_UNSUPPORTED")

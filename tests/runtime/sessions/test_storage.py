@@ -15,6 +15,8 @@ import zstandard
 from polyhost.interfaces import SessionError
 from polyhost.kernel.signals import AbortController, AbortedError
 from polyhost.runtime.sessions import JsonlStorage, LiveSession, LiveSessions
+from polyhost.runtime.sessions.codec import Encoder
+from polyhost.runtime.sessions.header import encode as header_line
 
 Open = Callable[..., JsonlStorage]
 
@@ -267,6 +269,11 @@ async def test_a_diagnosis_explains_each_log_and_changes_none(
         await storage.retire(session)
         paths[session_id] = storage.locate(session.header)
         paths[session_id].write_bytes(change(paths[session_id].read_bytes()))
+    paths["double"] = paths["sound"].parent.with_name("double") / "session.jsonl"
+    paths["double"].parent.mkdir()
+    for encoding in ("zstd", "plain"):
+        path = paths["double"].with_name("session.jsonl" + (".zstd" if encoding == "zstd" else ""))
+        path.write_bytes(Encoder().encode(header_line(new_session("double").header), encoding))
     before = {path: path.read_bytes() for path in paths.values()}
     found = {Path(row.path).parent.name: row for row in await storage.diagnose()}
     assert {session_id: row.problem and row.problem.code for session_id, row in found.items()} == {
@@ -275,12 +282,13 @@ async def test_a_diagnosis_explains_each_log_and_changes_none(
         "foreign": "SESSION_UNSUPPORTED",
         "corrupt": "SESSION_CORRUPT",
         "unknown": "SESSION_UNSUPPORTED",
+        "double": "SESSION_CORRUPT",
     }
     assert [bool(found[session_id].notes) for session_id in ("sound", "torn")] == [False, True]
     for session_id in ("foreign", "corrupt", "unknown"):
         assert str(paths[session_id]) in found[session_id].problem.message
     assert {path: path.read_bytes() for path in paths.values()} == before
-    assert {row.header.id for row in await storage.list()} == {"sound", "torn", "corrupt", "unknown"}
+    assert {row.header.id for row in await storage.list()} == {"sound", "torn", "corrupt", "unknown", "double"}
 
 
 @pytest.mark.contract("PST-13")
