@@ -628,10 +628,12 @@ class TestDisposalDuringStart:
         entered = asyncio.Event()
 
         async def start(context: Context, config: object) -> AsyncIterator[None]:
+            scope = context.scope("agent")
             entered.set()
             await context.stopping.wait()
             with pytest.raises(InactiveContextError):
                 context.mount(TOOL, "late", "x")
+            assert scope.stopping.aborted
             order.append("start returns")
             yield
             order.append("after the yield")
@@ -900,7 +902,7 @@ class TestBackgroundTasks:
         with pytest.raises(ValueError, match="broken"):
             await fiber.settled()
         assert (fiber.state, unwound) == (FAILED, ["deferred"])
-        assert "background task crash of fragile crashed" in caplog.text
+        assert [record.getMessage() for record in caplog.records] == ["background task crash of fragile crashed"]
 
     async def test_a_task_may_dispose_its_own_fiber(self, kernel: Kernel) -> None:
         def start(context: Context, config: object) -> None:

@@ -246,9 +246,10 @@ class TestComingAndGoing:
         await consumer.started.wait()
         await token.withdraw()
         assert "stubborn still uses it" in caplog.text
+        kernel.root.provide(FOO, 2)
         consumer.release.set()
         await fiber.settled()
-        assert consumer.log == [(1,), ("end", 1)]
+        assert consumer.log == [(1,), ("end", 1), (2,)]
 
 
 class TestReplacement:

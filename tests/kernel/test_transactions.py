@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from polyhost.kernel import (
+    FIBER_STATUS,
     MOUNT_CHANGED,
     SERVICE,
     Context,
@@ -97,9 +98,8 @@ async def test_a_set_is_invisible_until_it_appears_in_one_step(kernel: Kernel, p
 @pytest.mark.contract("TX-3")
 async def test_services_are_announced_when_the_whole_set_is_visible(kernel: Kernel, parts: Parts) -> None:
     seen: list[Any] = []
-    fiber = kernel.root.install(
-        FiberSpec("user", lambda context, config: seen.append(kernel.mounts.items(PART)), (STORE,))
-    )
+    fiber = kernel.root.install(FiberSpec("user", lambda context, config: None, (STORE,)))
+    kernel.root.on(FIBER_STATUS, lambda fiber, previous: seen.append(kernel.mounts.items(PART)))
     states: list[FiberState] = []
     async with kernel.root.mount_set() as mounts:
         mounts.add(PART, 0, "first")
@@ -109,7 +109,7 @@ async def test_services_are_announced_when_the_whole_set_is_visible(kernel: Kern
     states.append(fiber.state)
     await fiber.settled()
     assert states == [FiberState.PENDING, FiberState.LOADING]
-    assert seen == [((0, "first"), (1, "second"))]
+    assert seen == [((0, "first"), (1, "second"))] * 2
 
 
 @pytest.mark.contract("TX-2")

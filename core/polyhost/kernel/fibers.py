@@ -282,7 +282,8 @@ class Fiber:
                     return
             if error is not None and not self._disposing:
                 self.error = error
-                self.logger.error("start of %s failed", self.name, exc_info=error)
+                if self._crash is None:  # else that is what failed, and is logged
+                    self.logger.error("start of %s failed", self.name, exc_info=error)
         self._begin(FiberState.UNLOADING)
 
     def _activate(self) -> Exception | None:

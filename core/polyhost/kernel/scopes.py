@@ -183,9 +183,10 @@ class Owner:
         self._stopping.abort(cause)
 
     def seal(self, cause: object) -> None:
-        """Refuse new registrations and abort ``stopping``."""
-        self.sealed = True
-        self.stop(cause)
+        """Refuse new registrations, here and in the scopes inside, and abort ``stopping``."""
+        for owner in list(self._walk()):
+            owner.sealed = True
+            owner.stop(cause)
 
     def begin_close(self, cause: object) -> None:
         """Seal this owner and its scopes and make all their mounts invisible, in one synchronous step."""
@@ -193,8 +194,7 @@ class Owner:
         for owner in owners:
             owner.sealed = True
         self.kernel.mounts.begin_withdrawal([token for owner in owners for token in reversed(owner.tokens)], str(cause))
-        for owner in owners:
-            owner.seal(cause)
+        self.seal(cause)
 
     async def finish_close(self) -> list[BaseException]:
         """Remove the mounts, then run the cleanups in reverse; returns their failures, already logged as one."""
