@@ -84,6 +84,19 @@ async def test_once_is_not_called_again_by_a_nested_dispatch(kernel: Kernel) -> 
     assert heard == [2]
 
 
+async def test_a_once_listener_does_not_hear_what_it_dispatches_itself(kernel: Kernel) -> None:
+    heard: list[int] = []
+
+    def repeat(value: int) -> None:
+        heard.append(value)
+        if value < 5:
+            kernel.events.emit(NOTED, value + 1)
+
+    kernel.root.on(NOTED, repeat, once=True)
+    kernel.events.emit(NOTED, 1)
+    assert heard == [1]
+
+
 async def test_an_asynchronous_once_listener_runs_to_its_end(kernel: Kernel) -> None:
     done = asyncio.Event()
     release = asyncio.Event()
