@@ -24,6 +24,7 @@ from polyhost.kernel import (
 from polyhost.kernel.errors import InactiveContextError
 
 FOO: ServiceKey[str] = ServiceKey("foo")
+BAR: ServiceKey[str] = ServiceKey("bar")
 NOTED: EventKey[[int]] = EventKey("test/noted")
 TOOL: MountKind[str] = MountKind("tool")
 
@@ -78,6 +79,11 @@ async def test_a_derived_context_shares_the_lifetime(kernel: Kernel) -> None:
     assert derived.stopping.aborted
     with pytest.raises(InactiveContextError, match="'plugin'"):
         derived.on(NOTED, lambda value: None)
+
+
+async def test_isolation_keeps_the_scope_and_other_isolations(kernel: Kernel) -> None:
+    context = kernel.root.derive(scope="agent").isolate(FOO, "a").isolate(BAR, "b")
+    assert (context.label(FOO), context.label(BAR), context.scope_tag) == ("a", "b", "agent")
 
 
 async def test_an_isolated_realm_is_fresh_unless_named(kernel: Kernel) -> None:

@@ -417,6 +417,24 @@ class TestReading:
         with pytest.raises(ServiceUnavailableError):
             fiber.context.require(FOO)
 
+    async def test_isolation_hides_what_an_ancestor_requires_elsewhere(self, kernel: Kernel) -> None:
+        kernel.root.provide(FOO, 1)
+        refused: list[bool] = []
+
+        def child(context: Context, config: object) -> None:
+            with pytest.raises(ServiceUnavailableError, match="does not require it"):
+                context.require(FOO)
+            refused.append(True)
+
+        def parent(context: Context, config: object) -> None:
+            assert context.require(FOO) == 1
+            context.isolate(FOO).install(FiberSpec("child", child))
+
+        await kernel.root.install(FiberSpec("parent", parent, (FOO,))).settled()
+        for fiber in list(kernel.fibers.values()):
+            await fiber.settled()
+        assert refused == [True]
+
     @pytest.mark.contract("CTX-6")
     async def test_a_retained_context_of_a_stopped_dependant_is_inactive(self, kernel: Kernel) -> None:
         contexts: list[Context] = []
