@@ -79,7 +79,7 @@ class Bench:
         on(AGENT_CREATED, lambda agent: note(("agent/created", agent.id)))
         on(AGENT_DISPOSED, lambda agent: note(("agent/disposed", agent.id)))
         on(AGENT_SESSION_START, lambda agent, source: note(("agent/session-start", source)))
-        on(AGENT_STATUS, lambda agent, status: note(("agent/status", status)))
+        on(AGENT_STATUS, lambda agent, status: note(("agent/status", status if status == agent.status else "wrong")))
         on(AGENT_INBOX_INSERTED, lambda agent, message: note(("agent/inbox/inserted", message["id"])))
         on(AGENT_INBOX_CLAIMED, lambda agent, message, turn: note(("agent/inbox/claimed", (message["id"], turn))))
         on(AGENT_INBOX_DISCARDED, lambda agent, message: note(("agent/inbox/discarded", message["id"])))

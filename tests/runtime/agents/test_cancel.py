@@ -115,6 +115,20 @@ async def test_a_latched_wake_goes_with_its_message(bench: Bench, how: str) -> N
     assert not agent.inbox.pending
 
 
+@pytest.mark.contract("CAN-03")
+async def test_a_cancelled_wake_stays_cancelled_when_context_arrives_later(bench: Bench) -> None:
+    agent = await bench.agent(HANG_SLOW)
+    agent.followup(user_message("claimed"))
+    await bench.streaming(agent)
+    agent.cancel(USER, keep_inbox=True)
+    agent.followup(user_message("late"))
+    agent.cancel(USER)
+    agent.inject(plugin_message("test", "context"))
+    await agent.when_idle()
+    assert bench.reasons(agent) == [ABORTED]
+    assert len(agent.inbox.next_step) == 1
+
+
 @pytest.mark.contract("CAN-04", "LOOP-24", "LOOP-27")
 async def test_after_disposal_began_nothing_starts(bench: Bench) -> None:
     agent = await bench.agent(HANG_SLOW)

@@ -284,13 +284,38 @@ async def test_teardown_drains_unregisters_and_detaches_once_for_all_owners(benc
 
 
 @pytest.mark.contract("SCP-05")
+async def test_an_agents_own_tools_and_listeners_see_its_turn_end(bench: Bench) -> None:
+    handle = await bench.handle()
+    agent = handle.agent
+    heard: list[str] = []
+    running = asyncio.Event()
+
+    async def body(arguments: Any, call: Any) -> str:
+        running.set()
+        await call.signal.wait()
+        heard.append(call.signal.cause["kind"])
+        return "too late"
+
+    bench.tool("own", body, context=agent.context)
+    agent.context.on(SESSION_EVENT, lambda session, event: heard.append(event.type))
+    bench.script(call_script("own", {}))
+    agent.followup(user_message("go"))
+    await running.wait()
+    await handle.dispose()
+    assert heard[-4:] == ["disposed", "tool/result", "step/end", "turn/end"]
+
+
+@pytest.mark.contract("SCP-05")
 async def test_the_end_of_the_host_takes_the_same_path(bench: Bench) -> None:
     agent = await bench.agent(HANG)
     agent.followup(user_message("hello"))
     await asyncio.sleep(0)
     disposed: list[str] = []
     bench.root.on(SESSION_DISPOSED, lambda session: disposed.append(session.id))
-    await bench.kernel.aclose()
+    ending = asyncio.ensure_future(bench.kernel.aclose())
+    await asyncio.sleep(0)
+    assert agent.closing, "told at once, before anything is torn down"
+    await ending
     assert bench.reasons(agent) == [{"kind": "aborted", "reason": {"kind": "disposed"}}]
     assert bench.registry.list() == []
     assert bench.sessions.list() == []

@@ -195,6 +195,28 @@ async def test_an_opening_that_nobody_waits_for_is_given_up(stored: Bench, direc
     assert stored.registry.list() == []
 
 
+async def test_a_load_that_hangs_is_aborted_when_nobody_waits_any_more(stored: Bench, tmp_path: Path) -> None:
+    aborted = asyncio.Event()
+
+    class Hanging(JsonlStorage):
+        async def prepare(self, session_id: str, signal: Any = None) -> Any:
+            await signal.wait()
+            aborted.set()
+            raise AbortedError(signal.cause)
+
+    storage = Hanging(tmp_path / "hanging")
+    stored.loop._storage = storage
+    directory = Directory(stored.loop, stored.registry, storage=storage)
+    controller = AbortController()
+    waiting = asyncio.ensure_future(directory.open("s", signal=controller.signal))
+    await asyncio.sleep(0)
+    controller.abort("bored")
+    with pytest.raises(AbortedError):
+        await waiting
+    await asyncio.wait_for(aborted.wait(), 5)
+    await storage.close()
+
+
 async def _eventually(directory: Directory, session_id: str) -> Any:
     """Open a session whose abandoned load may still hold it."""
     for _ in range(200):

@@ -143,6 +143,24 @@ async def test_adapter_defaults_are_marked_and_resolved_afresh_and_explicit_valu
     assert [request.reasoning_effort for request in bench.model.requests] == ["low", "low", "high", "high"]
 
 
+@pytest.mark.contract("REQ-02")
+async def test_what_was_chosen_once_holds_for_retries_and_later_turns(bench: Bench) -> None:
+    async def choose(build: Any, next: Any) -> Any:
+        return {**await next(), "temperature": 0.3}
+
+    async def again(failure: Any, next: Any) -> bool:
+        return True
+
+    bench.root.on(AGENT_REQUEST, choose, once=True)
+    bench.root.on(AGENT_REQUEST_ERROR, again)
+    agent = await bench.agent(failure_script("SERVER"), text_script("1"), text_script("2"), text_script("3"))
+    await bench.ask(agent)
+    await bench.ask(agent)
+    agent.set_model("scripted/one")
+    await bench.ask(agent)
+    assert [request.temperature for request in bench.model.requests] == [0.3, 0.3, 0.3, None]
+
+
 @pytest.mark.contract("REQ-03")
 async def test_a_call_stays_with_the_adapter_it_was_prepared_with(bench: Bench) -> None:
     late = ScriptedAdapter([text_script("late")])
@@ -255,6 +273,13 @@ async def test_the_context_window_is_logged_when_the_route_or_its_capacity_chang
 @pytest.mark.parametrize("recovery", ["raises", "declines", "cancels", "retries"])
 async def test_only_failed_attempts_are_offered_to_recovery(bench: Bench, recovery: str) -> None:
     offered: list[Any] = []
+    built: list[int] = []
+
+    async def build(build: Any, next: Any) -> Any:
+        built.append(build.step)
+        return await next()
+
+    bench.root.on(AGENT_REQUEST, build)
 
     async def recover(failure: Any, next: Any) -> Any:
         offered.append((failure.provider, failure.failure["code"], failure.turn, failure.step))
@@ -268,6 +293,7 @@ async def test_only_failed_attempts_are_offered_to_recovery(bench: Bench, recove
     agent = await bench.agent(failure_script("SERVER", partial="half"), text_script("whole"))
     await bench.ask(agent)
     assert offered == [("scripted", "SERVER", 1, 1)]
+    assert len(built) == (2 if recovery == "retries" else 1)
     (reason,) = bench.reasons(agent)
     expected = {
         "raises": ("error", "recovery broke"),

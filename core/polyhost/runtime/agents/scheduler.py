@@ -18,7 +18,6 @@ from polyhost.interfaces import (
     ToolExecution,
     ToolResult,
     ToolRuntime,
-    text_block,
     tool_result_message,
 )
 from polyhost.kernel.signals import AbortSignal
@@ -27,12 +26,6 @@ from polyhost.wire.json import loads
 
 PARALLEL_CALLS = 10
 """How many tool bodies of one step run at the same time."""
-
-_SKIPPED = ToolResult(
-    is_error=True,
-    content=[text_block("Error: tool call aborted before dispatch")],
-    error_info={"name": "AbortError", "code": "ABORTED_BEFORE_DISPATCH"},
-)
 
 
 class _Slot:
@@ -83,8 +76,9 @@ class ToolSchedule:
     async def run(self, blocks: Sequence[JsonObject]) -> bool:
         """Run the tool-call ``blocks``. True when a result concludes the turn.
 
-        When the signal aborts, started bodies are drained and committed and the rest get results that say so; the
-        caller checks the signal. Raises what an append raises, after all started bodies have ended.
+        When the signal aborts, started bodies are drained and committed; the tool runtime settles the rest without
+        starting them, with results that say so. The caller checks the signal. Raises what an append raises, after all
+        started bodies have ended.
         """
         waiting = deque(self._slot(block) for block in blocks)
         try:
@@ -93,10 +87,8 @@ class ToolSchedule:
                     await self._commit(self._open.popleft())
                 elif waiting and self._may_start(waiting[0]):
                     await self._start(waiting.popleft())
-                elif self._open:
-                    await asyncio.wait(self._running(), return_when=asyncio.FIRST_COMPLETED)
                 else:
-                    self._skip(waiting.popleft())
+                    await asyncio.wait(self._running(), return_when=asyncio.FIRST_COMPLETED)
         except BaseException as error:
             await self._drain(cancel=isinstance(error, asyncio.CancelledError))
             raise
@@ -115,8 +107,6 @@ class ToolSchedule:
 
     def _may_start(self, slot: _Slot) -> bool:
         """Classified afresh each time: what may overlap can depend on what ran before."""
-        if self._signal.aborted:
-            return False
         slot.parallel = self._tools.is_parallel(slot.call)
         if not self._open:
             return True
@@ -136,10 +126,6 @@ class ToolSchedule:
         self._concluded = self._concluded or result.concludes_turn
         for message in result.contexts:
             self._defer(message)
-
-    def _skip(self, slot: _Slot) -> None:
-        self._log_call(slot)
-        self._log_result(slot, _SKIPPED)
 
     def _running(self) -> list[asyncio.Task[None]]:
         return [slot.body for slot in self._open if not slot.body.done()]
