@@ -89,15 +89,15 @@ class Context:
         label = self.label(key)
         holder = self.kernel.services.holder(key, label)
         context: Context | None = self
-        while context is not None and context.label(key) == label:
+        while context is not None:
             fiber = context.fiber
-            token = fiber.used(key)
+            token = fiber.used(key, label)
             if token is None and holder is not None and holder.owner.fiber is fiber:
                 token = holder
             if token is not None:
                 resolved: T = token.value.resolve()
                 return resolved
-            if key in fiber.requires:
+            if fiber.declares(key, label):
                 raise ServiceUnavailableError(f"cannot get required service {key}: {fiber.name!r} is {fiber.state}")
             context = fiber.parent
         raise ServiceUnavailableError(

@@ -84,11 +84,6 @@ class Fiber:
         """The required services that are not available now."""
         return tuple(key for key in self._requirements if self.kernel.services.available(key, self.context) is None)
 
-    @property
-    def requires(self) -> tuple[ServiceKey[Any], ...]:
-        """The declared requirements."""
-        return tuple(self._requirements)
-
     def add_requirement(self, key: ServiceKey[Any]) -> None:
         """Require one more service. Only while pending; for listeners of its creation."""
         if self.state is not FiberState.PENDING:
@@ -99,9 +94,13 @@ class Fiber:
             self._requirements[key] = self.context.label(key)
             self.kernel.services.watch(key, self._requirements[key], self)
 
-    def used(self, key: ServiceKey[Any]) -> ServiceToken | None:
-        """The provider that this activation runs with."""
-        return self._used.get(key)
+    def declares(self, key: ServiceKey[Any], label: str) -> bool:
+        """Whether the service of that realm is one of the requirements."""
+        return self._requirements.get(key) == label
+
+    def used(self, key: ServiceKey[Any], label: str) -> ServiceToken | None:
+        """The provider of a declared requirement that this activation runs with."""
+        return self._used.get(key) if self.declares(key, label) else None
 
     # -- operations
 
