@@ -62,7 +62,7 @@ def test_the_ending_is_never_misread(stdout: str, stderr: str, exit_code: int | 
     assert parse_ending(block["text"]) == (exit_code, value["signal"])
 
 
-@pytest.mark.contract("SH-01", "SH-02", "SH-05")
+@pytest.mark.contract("SH-01", "SH-02", "SH-05", "DEF-1")
 async def test_a_timeout_is_a_result(bench: Any) -> None:
     text = await shell(bench, "echo begun; sleep 600", timeoutMs=200)
     assert text == "begun\n[timed out after 200ms]\n[killed by signal: SIGTERM]"

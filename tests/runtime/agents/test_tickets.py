@@ -18,6 +18,7 @@ COMPLETED = {"kind": "completed"}
 UNRUN = TurnOutcome(None, None, "", {})
 
 
+@pytest.mark.contract("DEF-3")
 async def test_each_prompt_gets_the_outcome_of_its_own_turn(bench: Bench) -> None:
     bench.tool("t")
     agent = await bench.agent(

@@ -160,7 +160,7 @@ def throws(request: ModelRequest) -> Any:
     raise ModelError("busy", code="SERVER", status=503)
 
 
-@pytest.mark.contract("LLM-02")
+@pytest.mark.contract("LLM-02", "DEF-2")
 @pytest.mark.parametrize(
     ("stream", "code"),
     [
