@@ -15,8 +15,10 @@ from polyhost.interfaces import (
     AGENT_STATUS,
     AGENT_TURN_STOPPING,
     MODEL_STREAM,
+    PROMPT_CONTEXT,
     PROMPT_SECTION,
     SESSION_EVENT,
+    SESSION_FLUSH,
     TOOL_POST_EXECUTE,
     TOOL_PRE_EXECUTE,
     Accept,
@@ -25,6 +27,7 @@ from polyhost.interfaces import (
     Deny,
     Enter,
     Finish,
+    PromptContext,
     PromptSection,
     Reject,
     TextDelta,
@@ -374,6 +377,7 @@ async def test_a_batch_rewritten_to_nothing_completes_without_a_step(bench: Benc
 
 async def test_a_message_removed_before_the_claim_leaves_an_empty_turn(bench: Bench) -> None:
     agent = await bench.agent()
+    bench.root.mount(PROMPT_CONTEXT, "mode", PromptContext(0, "context alone is nothing to answer"))
     bench.root.on(AGENT_STATUS, lambda a, status: status == "running" and a.inbox.remove("m-1"))
     agent.followup(user_message("gone") | {"id": "m-1"})
     await agent.when_idle()
@@ -681,6 +685,23 @@ async def test_an_empty_prompt_leaves_system_out(bench: Bench) -> None:
     (header,) = bench.data(agent, "request/header")
     assert set(header["header"]) == {"config"}
     assert bench.model.requests[0].system is None
+
+
+async def test_a_request_that_cannot_be_made_durable_is_not_sent(bench: Bench) -> None:
+    flushed: list[str] = []
+
+    async def flush(session: Any) -> None:
+        flushed.append(session.lines()[-1].decode())
+        if len(flushed) == 2:
+            raise OSError("disk full")
+
+    bench.root.on(SESSION_FLUSH, flush)
+    agent = await bench.agent(text_script("one"), text_script("two"))
+    await bench.ask(agent)
+    await bench.ask(agent)
+    assert len(bench.model.requests) == 1
+    assert "request/context" in flushed[0]
+    assert bench.reasons(agent)[1]["error"]["message"] == "disk full"
 
 
 @pytest.mark.contract("LOOP-28")

@@ -463,3 +463,11 @@ async def test_a_session_goes_on_with_its_model_unless_told_otherwise(bench: Ben
         config = bench.data(made, "request/header")[-1]["header"]["config"]
         efforts.append((config["model"], config["reasoningEffort"]))
     assert efforts == [("first", "high"), ("named", "low"), ("default", "low")]
+
+    bench.script(text_script("x"))
+    bench.model._model = THINKER._replace(default_effort="high")
+    filled_in = bench.registry.get("named").session.lines()  # type: ignore[union-attr]
+    made = (await loop.create(AgentSpec(), "again", seed=filled_in, cwd="/project")).agent
+    await bench.ask(made)
+    header = bench.data(made, "request/header")[-1]["header"]
+    assert (header["config"]["reasoningEffort"], header["adapterDefaults"]["reasoningEffort"]) == ("high", True)
