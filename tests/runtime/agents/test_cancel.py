@@ -12,10 +12,12 @@ from polyhost.interfaces import (
     AGENT_STATUS,
     AGENT_TURN_STOPPING,
     SESSION_EVENT,
+    SessionError,
     plugin_message,
     text_of,
     user_message,
 )
+from polyhost.kernel.signals import AbortedError
 from polyhost.runtime.agents.agent import AgentDisposedError
 from polyhost.testing.scripted import HANG, HANG_SLOW, call_script, calls_script, text_script
 
@@ -374,6 +376,50 @@ async def test_the_end_of_the_drivers_task_closes_the_turn_as_disposed(bench: Be
     driver.cancel()
     await agent.when_idle()
     assert bench.reasons(agent) == [{"kind": "aborted", "reason": {"kind": "disposed"}}]
+
+
+async def test_a_driver_that_is_cancelled_before_it_began_leaves_a_closed_turn_too(bench: Bench) -> None:
+    agent = await bench.agent(text_script("next"))
+    agent.followup(user_message("hello"))
+    (driver,) = [task for task in asyncio.all_tasks() if task.get_name() == "agent s"]
+    driver.cancel()
+    await asyncio.wait_for(agent.when_idle(), 5)
+    await bench.ask(agent)
+    assert bench.reasons(agent) == [{"kind": "aborted", "reason": {"kind": "disposed"}}, COMPLETED]
+    assert bench.statuses == ["running", "idle", "running", "idle"]
+
+
+async def test_a_queue_whose_cancellation_cannot_be_logged_does_not_keep_the_agent_from_idle(bench: Bench) -> None:
+    agent = await bench.agent(HANG, text_script("one"), text_script("two"))
+    agent.followup(user_message("hello"))
+    agent.followup(user_message("queued"))
+
+    def refuse(event: Any) -> None:
+        if b'"canceled"' in event.line:
+            raise SessionError("disk full")
+
+    undo = agent.session.validate(refuse)
+    when(bench, "assistant/chunk", lambda: agent.cancel(USER))
+    await asyncio.wait_for(agent.when_idle(), 5)
+    assert [str(error) for _, _, error in bench.errors] == ["disk full"]
+    undo()
+    await bench.ask(agent, "later")
+    assert bench.reasons(agent) == [ABORTED, COMPLETED, COMPLETED]
+
+
+async def test_maintenance_that_ignores_its_signal_is_ended_after_the_grace(bench: Bench) -> None:
+    handle = await bench.handle()
+    started = asyncio.Event()
+
+    async def deaf(signal: Any) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    work = asyncio.ensure_future(handle.agent.maintain(deaf))
+    await started.wait()
+    await asyncio.wait_for(handle.dispose(), 5)
+    with pytest.raises(AbortedError):
+        await work
 
 
 async def test_an_unknown_cause_is_refused(bench: Bench) -> None:

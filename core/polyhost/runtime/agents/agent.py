@@ -26,6 +26,7 @@ from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.signals import AbortController, AbortSignal
 from polyhost.kernel.startup import current_context
 from polyhost.runtime.agents.events import AgentEvents
+from polyhost.runtime.agents.grace import AbortGrace
 from polyhost.runtime.agents.inbox import NEXT_STEP, NEXT_TURN, AgentInbox
 from polyhost.runtime.agents.parts import AgentParts, AgentServices, TurnLimits
 from polyhost.runtime.agents.requests import Requests
@@ -142,7 +143,7 @@ class LiveAgent:
         self._requests.select(model)
 
     def limit(self, *, max_steps: int | None = None, seconds: float | None = None) -> None:
-        """Bound each turn from the next one on; a turn that reaches a bound ends ``aborted`` with a ``hook`` cause."""
+        """Bound each turn; one that reaches a bound ends ``aborted`` with a ``hook`` cause."""
         self._parts.limits = TurnLimits(max_steps, seconds)
 
     # -- messages in
@@ -209,6 +210,7 @@ class LiveAgent:
         activity.task = asyncio.get_running_loop().create_task(
             self._drive(activity), name=f"agent {self.id}", context=self._variables.copy()
         )
+        activity.task.add_done_callback(lambda _: self._drive_ended(activity))
 
     def _open_turn(self, activity: _Activity) -> None:
         activity.turn = None
@@ -230,9 +232,18 @@ class LiveAgent:
         finally:
             self._converge(activity)
 
+    def _drive_ended(self, activity: _Activity) -> None:
+        if not activity.done.done():  # cancelled before its first step: the driver could not even clean up
+            if activity.turn is not None:
+                activity.turn.cut_off()
+            self._converge(activity)
+
     def _converge(self, activity: _Activity) -> None:
         """Publish idle, then replay what asked to run meanwhile. One synchronous section: no wake can be lost."""
-        self._discard_doomed()
+        try:
+            self._discard_doomed()
+        except Exception as error:
+            self._parts.report(self._session.last_turn, 0, error)
         activity.settling = True
         if activity.driving:
             self._publish("idle")
@@ -254,7 +265,8 @@ class LiveAgent:
             raise AgentBusyError(f"agent {self.id} is not idle; maintenance waits for idle or cancels first")
         activity = self._activity = _Activity(driving=False)
         try:
-            return await task(activity.controller.signal)
+            with AbortGrace(activity.controller.signal, self._parts.services.abort_grace):
+                return await task(activity.controller.signal)
         finally:
             self._converge(activity)
 
@@ -285,6 +297,7 @@ class LiveAgent:
             self._inbox.discard(self._doomed)
         except SessionError as error:
             if error.code != "SESSION_REENTRANT":
+                self._doomed.clear()
                 raise
             asyncio.get_running_loop().call_soon(self._discard_doomed)
             return

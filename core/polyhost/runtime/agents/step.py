@@ -213,7 +213,7 @@ class Step:
 
     async def _act(self, content: list[JsonObject], finish: JsonObject) -> JsonObject | None:
         """Run the tool calls of the answer; says why the turn may end."""
-        if finish["kind"] == "max-tokens":
+        if finish.get("kind") == "max-tokens":
             return MAX_TOKENS
         calls = [block for block in content if block["type"] == "tool-call"]
         if not calls:

@@ -84,8 +84,7 @@ class Turn:
         try:
             ending = await self._steps()
         except asyncio.CancelledError:
-            self._controller.abort(DISPOSED)
-            self._close(self._aborted())
+            self.cut_off()
             raise
         except Exception as error:
             self.closing = True
@@ -94,6 +93,11 @@ class Turn:
             if budget is not None:
                 budget.cancel()
         return self._close(ending.reason) and ending.more
+
+    def cut_off(self) -> None:
+        """Log the end of a turn whose task was cancelled, perhaps before :meth:`run` could begin."""
+        self._controller.abort(DISPOSED)
+        self._close(self._aborted())
 
     async def _steps(self) -> _Ending:
         if self._refused is not None:
