@@ -11,4 +11,5 @@ BUILTINS = {
     "runtime-models": "polyhost.runtime.models.plugin",
     "runtime-sessions": "polyhost.runtime.sessions.plugin",
     "runtime-tools": "polyhost.runtime.tools.plugin",
+    "runtime-upkeep": "polyhost.runtime.upkeep.plugin",
 }

@@ -23,6 +23,7 @@ from polyhost.process import ProcessSupervisor
 from polyhost.runtime.agents.prompt import prepare_prompt_kinds
 from polyhost.runtime.models.routes import prepare_model_kinds
 from polyhost.runtime.tools.registry import prepare_tool_kinds
+from polyhost.runtime.upkeep.kinds import prepare_upkeep_kinds
 
 SHUTDOWN_TIMEOUT = 15.0
 """Seconds that an orderly shutdown may take before the host gives up on what is left, by name."""
@@ -67,7 +68,7 @@ class Host:
     async def start(self) -> None:
         """Start everything. A failing plugin is recorded and left out; an essential one, or any when strict, raises."""
         self._processes = ProcessSupervisor()
-        for prepare in (prepare_model_kinds, prepare_prompt_kinds, prepare_tool_kinds):
+        for prepare in (prepare_model_kinds, prepare_prompt_kinds, prepare_tool_kinds, prepare_upkeep_kinds):
             prepare(self.kernel)
         self.root.provide(HOST, self._info)
         self.root.provide(REDACTOR, self._redactor)

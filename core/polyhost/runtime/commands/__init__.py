@@ -1,0 +1,1 @@
+"""Commands that people type as ``/name`` in a session, and the ones that the host brings."""

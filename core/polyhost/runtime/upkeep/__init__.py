@@ -1,0 +1,1 @@
+"""What accompanies sessions without driving them: titles, projections, attachments, commands."""

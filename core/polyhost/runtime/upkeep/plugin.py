@@ -1,0 +1,89 @@
+"""Built-in plugin ``runtime-upkeep``: publishes titles, projections, attachments and commands, with the host's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from polyhost.interfaces import (
+    AGENT_REQUEST,
+    AGENT_STATUS,
+    COMMAND,
+    COMMANDS,
+    HOST,
+    INTERACTIONS,
+    MODELS,
+    PROJECTION,
+    PROJECTIONS,
+    SESSION_ATTACHMENTS,
+    SESSION_DISPOSED,
+    SESSIONS,
+    TITLES,
+    Projection,
+)
+from polyhost.interfaces.attachments import IMAGE_TYPES, AttachmentLimits
+from polyhost.kernel.hookspecs import hookimpl
+from polyhost.kernel.plugins import PluginInfo
+from polyhost.runtime.commands.builtin import builtin_commands
+from polyhost.runtime.commands.registry import CommandRegistry
+from polyhost.runtime.sessions.attachments import AttachmentFiles
+from polyhost.runtime.sessions.folds import PROJECTIONS_SHIPPED
+from polyhost.runtime.sessions.plugin import SESSIONS_FOLDER
+from polyhost.runtime.sessions.projections import ProjectionRegistry
+from polyhost.runtime.sessions.titles import TitleService
+
+if TYPE_CHECKING:
+    from polyhost.interfaces import JsonObject, SessionHeader
+    from polyhost.kernel.context import Context
+
+
+@hookimpl
+def polyhost_plugin() -> PluginInfo:
+    return PluginInfo(
+        name="runtime-upkeep",
+        summary="Titles, projections, attachments and commands of sessions",
+        requires=(HOST, INTERACTIONS, MODELS, SESSIONS),
+        provides=(COMMANDS, PROJECTIONS, SESSION_ATTACHMENTS, TITLES),
+    )
+
+
+@hookimpl
+async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
+    projections = ProjectionRegistry(ctx.mounts)
+    ctx.provide(PROJECTIONS, projections)
+    for key, projection in PROJECTIONS_SHIPPED.items():
+        ctx.mount(PROJECTION, key, projection)
+
+    titles = TitleService(ctx.mounts, projections)
+    ctx.provide(TITLES, titles)
+    ctx.on(AGENT_REQUEST, titles.before_request, prepend=True)
+    ctx.on(AGENT_STATUS, titles.on_status)
+    ctx.on(SESSION_DISPOSED, titles.disposed)
+
+    sessions = ctx.require(SESSIONS)
+
+    def live(session_id: str) -> SessionHeader | None:
+        session = sessions.get(session_id)
+        return None if session is None else session.header
+
+    attachments = AttachmentFiles(ctx.require(HOST).home / SESSIONS_FOLDER, live)
+    ctx.provide(SESSION_ATTACHMENTS, attachments)
+    ctx.mount(PROJECTION, "imageLimits", _image_limits(attachments.limits))
+
+    ctx.provide(COMMANDS, CommandRegistry(ctx.mounts))
+    for command in builtin_commands(ctx.require(INTERACTIONS), ctx.require(MODELS), titles):
+        ctx.mount(COMMAND, command.name, command)
+    yield
+    await titles.close()
+
+
+def _image_limits(limits: AttachmentLimits) -> Projection:
+    """A constant, for front ends: what they may offer to attach."""
+    value: JsonObject = {
+        "maxImageBytes": limits.image_bytes,
+        "maxImagesPerMessage": limits.images,
+        "maxMessageImageBytes": limits.message_image_bytes,
+        "maxImagePixels": limits.image_pixels,
+        "mediaTypes": list(IMAGE_TYPES),
+    }
+    return Projection(1, frozenset(), lambda header: None, lambda state, event: state, lambda state: value)
