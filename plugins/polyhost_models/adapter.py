@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from polyhost.interfaces import Chunk, Credentials, ModelError, ModelInfo, ModelRequest, ProviderInfo, RetryPolicy
+from polyhost.interfaces import (
+    Chunk,
+    Credentials,
+    ModelError,
+    ModelInfo,
+    ModelRequest,
+    ProviderInfo,
+    RetryPolicy,
+    SessionAttachments,
+)
 from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.signals import AbortedError, AbortSignal
 from polyhost.wire import json
 from polyhost.wire.errors import WireError
 from polyhost_models.failures import http_error
+from polyhost_models.images import load_images
 from polyhost_models.providers import Provider
 from polyhost_models.serialize import request_body
 from polyhost_models.sse import EventReader
@@ -31,9 +41,20 @@ _LINGER = 0.25  # seconds that a complete response may take to end its body
 
 
 class OpenAIAdapter:
-    """Adapter for one provider; keeps one connection pool, opened on first use and closed by :meth:`aclose`."""
+    """Adapter for one provider; keeps one connection pool, opened on first use and closed by :meth:`aclose`.
 
-    def __init__(self, provider: Provider, credentials: Credentials, *, version: str) -> None:
+    :param attachments: finds the service that keeps the images of messages, at each use.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        credentials: Credentials,
+        *,
+        version: str,
+        attachments: Callable[[], SessionAttachments | None] = lambda: None,
+    ) -> None:
+        self._attachments = attachments
         self._provider = provider
         self._credentials = credentials
         self._version = version
@@ -58,7 +79,8 @@ class OpenAIAdapter:
         signal = request.signal or AbortSignal()
         if signal.aborted:
             raise _cancelled()
-        body = json.dumps(request_body(request, self._provider))
+        images = await load_images(request, self._provider, self._attachments)
+        body = json.dumps(request_body(request, self._provider, images))
         headers = self._headers("text/event-stream", request)
         reader, translator, received = EventReader(), Translator(), 0
         with self._network_errors(signal):

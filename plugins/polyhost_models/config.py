@@ -14,7 +14,10 @@ HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
 
 
 class ModelConfig(BaseModel):
-    """One model of a provider: what the host cannot find out from the endpoint."""
+    """One model of a provider: what the host cannot find out from the endpoint.
+
+    :ivar images: it takes images; without it, a prompt with images is refused before anything is sent.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,6 +25,7 @@ class ModelConfig(BaseModel):
     name: Name | None = None
     context_window: PositiveInt | None = None
     max_tokens: PositiveInt | None = None
+    images: bool = False
 
 
 class ProviderConfig(BaseModel):

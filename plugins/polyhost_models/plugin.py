@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from polyhost import Context, PluginInfo, hookimpl
-from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, ModelError
+from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, SESSION_ATTACHMENTS, ModelError
 from polyhost.kernel.plugins import CommandSpec
 
 CHECK_TIMEOUT = 4.0
@@ -27,6 +27,7 @@ def polyhost_plugin() -> PluginInfo:
         api_version=1,
         summary="Model providers: the offline demo, DeepSeek, and any OpenAI-compatible endpoint",
         requires=(CREDENTIALS, HOST),
+        optional=(SESSION_ATTACHMENTS,),
         config="polyhost_models.config:ModelsConfig",
     )
 
@@ -49,7 +50,10 @@ async def polyhost_start(ctx: Context, config: ModelsConfig | None) -> AsyncIter
 
     credentials, version = ctx.require(CREDENTIALS), ctx.require(HOST).version
     adapters = {
-        provider.id: OpenAIAdapter(provider, credentials, version=version) for provider in configured_providers(config)
+        provider.id: OpenAIAdapter(
+            provider, credentials, version=version, attachments=lambda: ctx.get(SESSION_ATTACHMENTS)
+        )
+        for provider in configured_providers(config)
     }
     ctx.mount(MODEL_ADAPTER, "demo", DemoAdapter())
     for id, adapter in adapters.items():

@@ -22,12 +22,13 @@ _EFFORTS = (
 
 
 class CatalogueEntry(NamedTuple):
-    """What is known of one model; absent numbers are the provider's."""
+    """What is known of one model; absent numbers are the provider's. ``images``: it takes them as input."""
 
     id: str
     name: str | None = None
     context_window: int | None = None
     max_tokens: int | None = None
+    images: bool = False
 
 
 class Provider(NamedTuple):
@@ -67,6 +68,7 @@ class Provider(NamedTuple):
             provider=self.id,
             id=model,
             name=entry.name or model,
+            input_modalities=("text", "image") if entry.images else ("text",),
             context_window=entry.context_window or self.context_window,
             default_max_tokens=entry.max_tokens or self.max_tokens,
             efforts=self.efforts,
@@ -133,7 +135,7 @@ def _catalogue(provider: Provider, settings: ProviderConfig) -> tuple[CatalogueE
         if isinstance(item, str):
             entry = provider.entry(item)
         else:
-            entry = CatalogueEntry(item.id, item.name, item.context_window, item.max_tokens)
+            entry = CatalogueEntry(item.id, item.name, item.context_window, item.max_tokens, item.images)
         if entry.id in entries:
             raise _invalid(provider.id, f"models lists {entry.id!r} twice")
         entries[entry.id] = entry
