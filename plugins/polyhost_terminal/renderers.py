@@ -29,6 +29,7 @@ class LiveRenderer:
     def __init__(self, screen: Screen, *, text: bool = True) -> None:
         self._screen = screen
         self._text = text
+        self._unasked = 0
 
     def begin(self, session: Session, *, resumed: bool) -> None:
         if resumed:
@@ -45,6 +46,10 @@ class LiveRenderer:
             screen.line(f"error: {reason['error'].get('message')} [{reason['error'].get('code')}]", "red")
         elif reason["kind"] != "completed":
             screen.line(f"turn ended: {describe_reason(reason)}", "yellow")
+        if self._unasked:
+            calls = "1 call was" if self._unasked == 1 else f"{self._unasked} calls were"
+            screen.line(f"{calls} refused because nobody could be asked; see --approve and --mode", "yellow")
+            self._unasked = 0
         usage = ", ".join(f"{outcome.usage[key]} {word}" for key, word in _USAGE_WORDS if outcome.usage.get(key))
         screen.line(f"tokens: {usage or 'none reported'}; session {session.id}", "dim")
 
@@ -63,6 +68,7 @@ class LiveRenderer:
 
     def _tool_result(self, data: JsonObject) -> None:
         block = data["message"]["content"][0]
+        self._unasked += (data.get("error") or {}).get("code") == "APPROVAL_UNAVAILABLE"
         meta = data.get("meta")
         if isinstance(meta, dict) and meta.get("diffs"):
             self._screen.diffs(meta["diffs"])
@@ -128,12 +134,15 @@ def _write(line: bytes) -> None:
     sys.stdout.buffer.write(line)
 
 
+_CAUSES = {"user": "cancelled by you", "disposed": "cancelled because the program ended", "hook": "stopped"}
+
+
 def describe_reason(reason: JsonObject) -> str:
     """A ``turn/end`` reason in words."""
     match reason["kind"]:
         case "aborted":
             cause = reason.get("reason") or {}
-            return f"cancelled ({cause.get('reason') or cause.get('kind')})"
+            return _CAUSES.get(cause.get("kind"), "cancelled") + (f": {cause['reason']}" if cause.get("reason") else "")
         case "max-tokens":
             return "the model reached its output limit"
         case "blocked":

@@ -47,11 +47,15 @@ class Screen:
         self._stream.flush()
 
     def prompt(self, text: str) -> None:
-        """Write a question and leave the cursor behind it."""
+        """Write a question and leave the cursor behind it, until :meth:`typed`."""
         self.end_line()
         self._stream.write(text)
         self._stream.flush()
-        self._at_line_start = True  # what is typed brings its own line end
+        self._at_line_start = False
+
+    def typed(self) -> None:
+        """A line was typed behind the prompt; the terminal has shown its end."""
+        self._at_line_start = True
 
     def end_line(self) -> None:
         if not self._at_line_start:
@@ -61,11 +65,7 @@ class Screen:
     def tool_call(self, name: str, raw_arguments: str) -> None:
         """One line: the tool and its most telling argument, from the text that the model sent."""
         arguments = _object(raw_arguments)
-        telling = next(
-            (arguments[key] for key in ("command", "file_path", "pattern", "prompt", "question") if key in arguments),
-            "",
-        )
-        words = printable(str(telling))
+        words = printable(_telling(arguments))
         if len(words) > _ARGUMENT_WIDTH:
             words = words[: _ARGUMENT_WIDTH - 1] + "…"
         self.end_line()
@@ -101,6 +101,16 @@ class Screen:
                 self.line(f"    {key}:")
                 for line in lines:
                     self.line(f"      {line}")
+
+
+def _telling(arguments: JsonObject) -> str:
+    """The argument that says most about a call; of an unknown tool, all of them."""
+    for key in ("command", "file_path", "pattern", "prompt"):
+        if key in arguments:
+            return str(arguments[key])
+    if isinstance(questions := arguments.get("questions"), list):
+        return "; ".join(str(question.get("question", "")) for question in questions if isinstance(question, dict))
+    return json.dumps(arguments).decode() if arguments else ""
 
 
 def _object(text: str) -> JsonObject:

@@ -58,7 +58,7 @@ class TerminalSurface:
         self._keyboard.discard()
         while True:
             screen.prompt("  Allow? [y] yes  [n] no  [a] always in this session: ")
-            line = await request.signal.race(self._keyboard.line())
+            line = await self._line(request)
             match (line or "n").strip().lower():
                 case "y" | "yes":
                     return ApprovalAnswer(True)
@@ -77,6 +77,13 @@ class TerminalSurface:
             answers.append(answer)
         return answers
 
+    async def _line(self, request: ApprovalRequest | QuestionRequest) -> str | None:
+        """The next line; raises when the request is withdrawn meanwhile. None at the end of input."""
+        line = await request.signal.race(self._keyboard.line())
+        if line is not None:
+            self._screen.typed()
+        return line
+
     async def _ask_one(self, question: JsonObject, request: QuestionRequest) -> JsonObject | None:
         screen = self._screen
         options = [option["label"] for option in question.get("options", ())]
@@ -88,7 +95,7 @@ class TerminalSurface:
         hint = "" if not options else " (numbers, or your own words)" if several else " (a number, or your own words)"
         while True:
             screen.prompt(f"  Your answer{hint}: ")
-            line = await request.signal.race(self._keyboard.line())
+            line = await self._line(request)
             if line is None:
                 return None
             if answer := parse_answer(line, options, several=several):

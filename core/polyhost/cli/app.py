@@ -135,9 +135,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-_USAGE_CODES = frozenset(
-    {"PLUGIN_UNKNOWN", "PLUGIN_ESSENTIAL", "MISSING_CREDENTIAL", "INVALID_CREDENTIAL", "NO_MODEL", "USAGE"}
-)
+_USAGE_CODES = frozenset({"PLUGIN_UNKNOWN", "PLUGIN_ESSENTIAL", "NO_MODEL", "SESSION_NOT_FOUND", "USAGE"})
 
 
 def _is_usage(error: PolyhostError) -> bool:

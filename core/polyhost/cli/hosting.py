@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import click
 
 from polyhost.cli import logs
-from polyhost.cli.state import HostState
+from polyhost.cli.state import DISTRIBUTION, HostState
+from polyhost.config.errors import ConfigError
 from polyhost.kernel.context import Context
 from polyhost.kernel.errors import ServiceUnavailableError
 from polyhost.kernel.keys import ServiceKey
-from polyhost.kernel.plugins import PluginRow
+from polyhost.kernel.plugins import PluginRecord, PluginRow
 from polyhost.kernel.startup import FiberSpec
 from polyhost.runtime.host import Host
 
@@ -133,12 +134,25 @@ async def _run(
     with signals.installed():
         try:
             await host.start()
-            for record in host.plugins.records():
-                if record.error is not None:
-                    click.echo(f"hostctl: warning: plugin {record.id}: {record.error}", err=True)
+            _report(state, host.plugins.records())
             return await _in_fiber(host, name, main, requires, signals)
         finally:
             await host.aclose()
+
+
+def _report(state: HostState, records: Sequence[PluginRecord]) -> None:
+    """Warn of plugins that do not work. Wrong configuration of a shipped one, which others build on, is an error."""
+    failed = [record for record in records if record.error is not None and record.state != "blocked"]
+    for record in failed:
+        assert record.error is not None
+        if record.error.stage == "configure" and record.distribution == DISTRIBUTION:
+            raise ConfigError(record.error.message)
+        click.echo(f"hostctl: warning: plugin {record.id}: {record.error}", err=True)
+    for record in records:
+        if record.state == "loading":
+            click.echo(f"hostctl: warning: plugin {record.id} is still starting; going on without it", err=True)
+    if failed:
+        click.echo(f"hostctl: the details are in {state.home.logs / logs.LOG_FILE}", err=True)
 
 
 async def _in_fiber(host: Host, name: str, main: Main, requires: tuple[ServiceKey[Any], ...], signals: _Signals) -> int:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from polyhost.config.mask import Redactor
 
 LOG_FILE = "polyhost.log"
+TO_PEOPLE = "polyhost.host"
 MAX_BYTES = 4 * 1024 * 1024
 BACKUPS = 3
 
@@ -29,20 +30,20 @@ class _PrivateHandler(logging.handlers.RotatingFileHandler):
 def set_up(folder: Path, level: str, redactor: Redactor, *, stderr: bool) -> None:
     """Send the host's records to ``folder``; secrets that ``redactor`` knows never get there.
 
-    :param stderr: also show them on stderr.
+    :param stderr: also show them on stderr; otherwise only what the logger :data:`TO_PEOPLE` warns of.
     """
     logger = logging.getLogger("polyhost")
     logger.setLevel(level.upper())
     logger.propagate = False
-    handlers: list[logging.Handler] = [
-        _PrivateHandler(folder / LOG_FILE, maxBytes=MAX_BYTES, backupCount=BACKUPS, delay=True)
-    ]
-    if stderr:
-        handlers.append(logging.StreamHandler(sys.stderr))
     for handler in logger.handlers[:]:
         logger.removeHandler(handler)
         handler.close()
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter(_FORMAT))
+    file = _PrivateHandler(folder / LOG_FILE, maxBytes=MAX_BYTES, backupCount=BACKUPS, delay=True)
+    screen = logging.StreamHandler(sys.stderr)
+    if not stderr:
+        screen.addFilter(logging.Filter(TO_PEOPLE))
+        screen.setLevel(logging.WARNING)
+    for handler, form in ((file, _FORMAT), (screen, _FORMAT if stderr else "hostctl: %(message)s")):
+        handler.setFormatter(logging.Formatter(form))
         handler.addFilter(redactor)
         logger.addHandler(handler)

@@ -79,6 +79,13 @@ class HostState:
                 ):
                     catalog.block(name, "--no-plugins")
         for name in self.disabled:
+            if name not in catalog.names():
+                raise PluginError(
+                    f"--disable-plugin {name}: there is no such plugin; there are {', '.join(catalog.names())}",
+                    plugin=name,
+                    stage="discover",
+                    code="PLUGIN_UNKNOWN",
+                )
             catalog.block(name, "--disable-plugin")
         return catalog
 

@@ -16,17 +16,28 @@ from polyhost.config.paths import HomePaths
 from polyhost.interfaces import CREDENTIALS, HOST, PROCESSES, REDACTOR, HostInfo
 from polyhost.kernel.catalog import PluginCatalog
 from polyhost.kernel.context import Context, Kernel
+from polyhost.kernel.drain import Limits
 from polyhost.kernel.inventory import Resolve
 from polyhost.kernel.plugin_host import PluginHost
 from polyhost.kernel.plugins import PluginRow
 from polyhost.process import ProcessSupervisor
 from polyhost.runtime.agents.prompt import prepare_prompt_kinds
 from polyhost.runtime.models.routes import prepare_model_kinds
+from polyhost.runtime.narration import narrate
 from polyhost.runtime.tools.registry import prepare_tool_kinds
 from polyhost.runtime.upkeep.kinds import prepare_upkeep_kinds
 
+START_TIMEOUT = 20.0
+"""Seconds that a start waits for all plugins; those that are still loading then come up when they do."""
+
 SHUTDOWN_TIMEOUT = 15.0
 """Seconds that an orderly shutdown may take before the host gives up on what is left, by name."""
+
+SHUTDOWN_NOTICE = 2.0
+"""Seconds after which a shutdown says what it is waiting for."""
+
+CLEANUP_GRACE = 5.0
+"""Seconds that one cleanup of a plugin may take."""
 
 logger = logging.getLogger("polyhost.host")
 
@@ -56,7 +67,7 @@ class Host:
         self._info = HostInfo(version, home.root, cwd, model)
         self._rows = rows
         self._redactor = redactor
-        self.kernel = Kernel()
+        self.kernel = Kernel(limits=Limits(cleanup_grace=CLEANUP_GRACE))
         self.plugins = PluginHost(self.kernel.root, catalog, resolve, strict=strict)
         self._processes: ProcessSupervisor | None = None
 
@@ -66,7 +77,10 @@ class Host:
         return self.kernel.root
 
     async def start(self) -> None:
-        """Start everything. A failing plugin is recorded and left out; an essential one, or any when strict, raises."""
+        """Start everything. A failing plugin is recorded and left out; an essential one, or any when strict, raises.
+
+        One whose start hangs is waited for up to ``START_TIMEOUT`` seconds and then left behind, loading.
+        """
         self._processes = ProcessSupervisor()
         for prepare in (prepare_model_kinds, prepare_prompt_kinds, prepare_tool_kinds, prepare_upkeep_kinds):
             prepare(self.kernel)
@@ -74,11 +88,19 @@ class Host:
         self.root.provide(REDACTOR, self._redactor)
         self.root.provide(CREDENTIALS, CredentialStore(self._home, redactor=self._redactor))
         self.root.provide(PROCESSES, self._processes)
+        narrate(self.root)
         self.plugins.boot(self._rows)
-        await self.plugins.settled()
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                await self.plugins.settled()
+        except TimeoutError:
+            loading = [record.id for record in self.plugins.records() if record.state == "loading"]
+            logger.warning("still loading after %g s: %s", START_TIMEOUT, ", ".join(loading))
 
     async def aclose(self) -> None:
         """Stop in order: front ends, agents (cause ``disposed``), sessions with their last bytes, child processes."""
+        self.kernel.limits = self.kernel.limits._replace(start_grace=0)
+        notice = asyncio.get_running_loop().call_later(SHUTDOWN_NOTICE, self._say_what_is_waited_for)
         try:
             async with asyncio.timeout(SHUTDOWN_TIMEOUT):
                 await self.plugins.aclose()
@@ -86,8 +108,12 @@ class Host:
         except TimeoutError:
             logger.error("shutdown took more than %g s; given up on: %s", SHUTDOWN_TIMEOUT, self._unfinished())
         finally:
+            notice.cancel()
             if self._processes is not None:
                 await self._processes.aclose()
+
+    def _say_what_is_waited_for(self) -> None:
+        logger.warning("shutting down; waiting for: %s", self._unfinished())
 
     def _unfinished(self) -> str:
         current = asyncio.current_task()

@@ -336,7 +336,7 @@ def test_ctrl_c_cancels_the_turn_and_leaves_the_session_usable(terminal: Any) ->
     screen.type("run sleep 60\n")
     screen.expect("bash")
     screen.process.send_signal(signal.SIGINT)
-    screen.expect(r"turn ended: cancelled \(user\)")
+    screen.expect(r"turn ended: cancelled by you")
     screen.type("say alive\n")
     screen.expect("alive")
     screen.type("/exit\n")
