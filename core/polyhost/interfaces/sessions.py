@@ -14,6 +14,8 @@ from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.keys import EventKey, EventMode, MountKind, ServiceKey
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from polyhost.interfaces.agents import Agent
     from polyhost.kernel.signals import AbortSignal
 
@@ -150,7 +152,8 @@ class SessionStore(Protocol):
 class StoredSession(NamedTuple):
     """One row of a listing: header facts, where the log is, and when it last changed (epoch milliseconds).
 
-    ``revision`` is opaque; another one means that the log has changed.
+    ``revision`` is opaque; another one means that the log has changed. ``title`` is the one that was given last, else
+    the first words of the first prompt. ``events`` and ``turns`` are None where the log was not read for them.
     """
 
     header: SessionHeader
@@ -159,6 +162,56 @@ class StoredSession(NamedTuple):
     size: int
     title: str | None = None
     revision: str = ""
+    events: int | None = None
+    turns: int | None = None
+
+
+class SessionPage(NamedTuple):
+    """One page of a listing.
+
+    :param cursor: where the next page begins; None on the last one.
+    :param left_out: how many logs are not in the listing because they cannot be read; a diagnosis explains them.
+    """
+
+    sessions: Sequence[StoredSession]
+    cursor: str | None
+    left_out: int
+
+
+class SessionMatch(NamedTuple):
+    """A session that a search found, and where: its best message, and the text around the words.
+
+    :param role: ``user``, ``assistant``, or ``title``.
+    """
+
+    stored: StoredSession
+    seq: int
+    role: str
+    snippet: str
+
+
+class SessionDiagnosis(NamedTuple):
+    """What is to be said about one stored log, without having changed it.
+
+    :param notes: what opening it would repair, in words.
+    :param problem: why it cannot be opened; None when it can.
+    :param holder: who has it open now, in words; None when nobody has.
+    """
+
+    path: str
+    header: SessionHeader | None
+    events: int
+    notes: Sequence[str]
+    problem: SessionError | None
+    holder: str | None = None
+
+
+class SessionImport(NamedTuple):
+    """What became of one log file: the session that it is now, or why it was not taken."""
+
+    path: str
+    stored: StoredSession | None
+    problem: SessionError | None
 
 
 class OpenedSession(NamedTuple):
@@ -205,8 +258,76 @@ class SessionDirectory(Protocol):
         ...
 
 
+class StoredSessions(Protocol):
+    """What is on the disk, live or not: to find one session among many, to look after it, to get rid of it.
+
+    Listings come from an index that is derived from the logs and never the truth; how up to date they are is in
+    :doc:`/sessions`. Methods that take an id raise :class:`SessionError` with SESSION_NOT_FOUND, SESSION_CORRUPT,
+    SESSION_UNSUPPORTED or SESSION_UNREADABLE; those that change a log also with SESSION_LOCKED (another process has it;
+    the message names it) or SESSION_BUSY (this one has it).
+    """
+
+    async def page(
+        self, *, limit: int = 50, cursor: str | None = None, cwd: str | None = None, subagents: bool = True
+    ) -> SessionPage:
+        """Sessions, most recently changed first. What cannot be read is left out, counted and logged.
+
+        :param cursor: of the page before; USAGE for anything else.
+        :param cwd: only sessions of this working directory.
+        :param subagents: False leaves out the sessions of subagents.
+        """
+        ...
+
+    async def search(self, words: str, *, limit: int = 20, cwd: str | None = None) -> Sequence[SessionMatch]:
+        """Sessions with a message of the human or the model that has all ``words``, best first.
+
+        Words match from their beginning, without regard to case and accents. Raises USAGE without a word.
+        """
+        ...
+
+    async def matching(self, prefix: str, *, limit: int = 2) -> Sequence[str]:
+        """Ids that ``prefix`` can stand for: itself, where there is such a session, else those that begin with it."""
+        ...
+
+    async def export(self, session_id: str) -> tuple[SessionHeader, str, bytes]:
+        """Header, file name and stored text of a log: JSON lines, which can be imported again. Nothing is repaired."""
+        ...
+
+    async def rename(self, session_id: str, title: str) -> str:
+        """Log a title chosen by a person and return it as it was accepted. Raises TITLE_INVALID for an empty one."""
+        ...
+
+    async def delete(self, session_id: str, *, unchanged_since: int | None = None) -> None:
+        """Remove a session and all that is kept with its log. It need not be readable.
+
+        :param unchanged_since: epoch milliseconds; SESSION_CHANGED when the log is younger.
+        """
+        ...
+
+    async def diagnose(self, session_id: str | None = None) -> Sequence[SessionDiagnosis]:
+        """What is to be said about each stored log, or about one. Nothing is changed."""
+        ...
+
+    async def repair(self, session_id: str) -> Sequence[str]:
+        """Carry out what a diagnosis notes, as opening the session would, and return it."""
+        ...
+
+    async def rebuild_index(self) -> None:
+        """Make the index anew out of all logs."""
+        ...
+
+    async def add(self, path: Path) -> Sequence[SessionImport]:
+        """Take over logs from elsewhere: one file, or all those below a directory. The originals stay.
+
+        A log whose id is stored already, or that cannot be read, is not taken. Raises SESSION_NOT_FOUND when there is
+        no log at all.
+        """
+        ...
+
+
 SESSIONS = ServiceKey[SessionStore]("sessions")
 SESSION_DIRECTORY = ServiceKey[SessionDirectory]("session-directory")
+STORED_SESSIONS = ServiceKey[StoredSessions]("stored-sessions")
 
 SESSION_EVENT_TYPE = MountKind[str]("session-event-type")
 """A plugin's own event types: the key is the type, the value describes it in one line.
@@ -219,5 +340,7 @@ SESSION_CREATED = EventKey[[Session]]("session/created", contained=False)
 SESSION_EVENT = EventKey[[Session, SessionEvent]]("session/event")
 SESSION_FLUSH = EventKey[[Session]]("session/flush", EventMode.PARALLEL)
 SESSION_DISPOSED = EventKey[[Session]]("session/disposed")
+SESSION_DELETED = EventKey[[str]]("session/deleted")
+"""A stored session, by its id, was removed from the disk: whoever keeps more of it elsewhere removes that."""
 SESSION_HEALTH = EventKey[[Session, str | None]]("session/health")
 """The reason why a session's log cannot be written at the moment, or None when it can again."""

@@ -77,6 +77,11 @@ def frames(raw: bytes, encoding: Encoding, path: str) -> Iterator[Frame]:
         start = end
 
 
+def is_compressed(raw: bytes) -> bool:
+    """Whether this content of a file is zstd, and not plain lines."""
+    return raw.startswith(_MAGIC)
+
+
 def first_frame(head: bytes, encoding: Encoding, path: str) -> bytes:
     """The content of the first frame, as far as ``head``, the beginning of a file, goes."""
     if encoding == "plain":

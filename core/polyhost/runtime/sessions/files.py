@@ -67,6 +67,11 @@ class LogFile:
         file._open(lock)
         return file
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file: a new one begins with its first batch."""
+        return self._birth is None
+
     def append(self, lines: Sequence[bytes]) -> None:
         """Write a batch of event lines, whole or not at all; it has reached the operating system on return.
 
@@ -148,7 +153,7 @@ class LogFile:
 
     def _begin(self, header: SessionHeader, archive: Archive, lines: Sequence[bytes]) -> None:
         """Write the first batch, which begins with the session's first event."""
-        self._unsynced_directories += _make_directories(self.path.parent)
+        self._unsynced_directories += make_directories(self.path.parent)
         lock = acquire(self.path.parent, header.id)
         try:
             adopted = archive.adopt(header, lines)
@@ -168,16 +173,28 @@ class LogFile:
 
     def _create(self, head: bytes, lines: Sequence[bytes]) -> None:
         content = self._encoder.encode(head, self._encoding) + self._encode(lines)
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write_all(self._fd, content, 0)
-            os.fsync(self._fd)
-            os.link(temporary, self.path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        write_new(self.path, content)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         self._end = len(content)
+
+
+def write_new(path: Path, content: bytes, *, times: tuple[int, int] | None = None) -> None:
+    """Write a file that is there whole and durable, or not at all. Raises OSError, also when it is there already.
+
+    :param times: of access and change, in nanoseconds.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_all(fd, content, 0)
+        if times is not None:
+            os.utime(fd, ns=times)
+        os.fsync(fd)
+        os.link(temporary, path)
+    finally:
+        os.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 def _in_turns(lines: Sequence[bytes]) -> Iterator[bytes]:
@@ -195,7 +212,7 @@ def _write_all(fd: int, content: bytes, offset: int) -> None:
         offset += written
 
 
-def _make_directories(path: Path) -> list[Path]:
+def make_directories(path: Path) -> list[Path]:
     """Create what is missing of ``path``, private to the user. Returns the directories to sync, innermost last."""
     missing: list[Path] = []
     at = path

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -17,6 +18,9 @@ Encoding: TypeAlias = Literal["zstd", "plain"]
 
 FILE_NAMES: dict[Encoding, str] = {"zstd": "session.jsonl.zstd", "plain": "session.jsonl"}
 
+_ENCODINGS: dict[str, Encoding] = {name: encoding for encoding, name in FILE_NAMES.items()}
+
+_FEW_PROJECTS = 64
 _NO_CWD = "_no-cwd"
 _PROJECT_LENGTH = 251  # with the four dashes around it, the longest name that file systems take
 _NAME_LENGTH = 255
@@ -56,6 +60,16 @@ def directory(root: Path, header: SessionHeader) -> Path:
     return root / project(header.cwd) / segment(header.id)
 
 
+def crowded(root: Path) -> bool:
+    """Whether there are so many projects that looking into each of them would take noticeable time."""
+    return len(list(islice(_directories(root, in_order=False), _FEW_PROJECTS + 1))) > _FEW_PROJECTS
+
+
+def encoding_of(path: Path) -> Encoding | None:
+    """The encoding that a log's file name stands for."""
+    return _ENCODINGS.get(path.name)
+
+
 def find(root: Path, session_id: str) -> tuple[Path, Encoding] | None:
     """The stored log of a session, whatever its project.
 
@@ -64,8 +78,9 @@ def find(root: Path, session_id: str) -> tuple[Path, Encoding] | None:
     name = segment(session_id)
     found: dict[tuple[int, int], tuple[Path, Encoding]] = {}
     for project_path in _directories(root):
-        for encoding, file_name in FILE_NAMES.items():
-            path = Path(project_path, name, file_name)
+        place = f"{project_path}/{name}"
+        for encoding, file_name in FILE_NAMES.items() if os.path.isdir(place) else ():
+            path = Path(place, file_name)
             try:
                 status = path.stat()
             except OSError:
@@ -90,10 +105,11 @@ def logs(root: Path) -> Iterator[tuple[Path, Encoding]]:
                     yield path, encoding
 
 
-def _directories(path: str | Path) -> Iterator[str]:
+def _directories(path: str | Path, *, in_order: bool = True) -> Iterator[str]:
     try:
         with os.scandir(path) as entries:
-            yield from sorted(entry.path for entry in entries if entry.is_dir())
+            paths = (entry.path for entry in entries if entry.is_dir())
+            yield from sorted(paths) if in_order else paths
     except FileNotFoundError:
         return
 

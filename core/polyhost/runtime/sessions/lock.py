@@ -1,12 +1,13 @@
 """One writer per stored session, over all processes: ``session.lock`` beside the log.
 
 The lock is the kernel's (``flock``), so it is gone when its process is, however it died. The file's content only says
-who holds it. The file itself stays: removing it would let two processes lock two files of one name.
+who holds it. The file itself stays as long as the session; whoever locks one that was removed meanwhile is told.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -53,9 +54,12 @@ def acquire(directory: Path, session_id: str) -> SessionLock:
     :raises SessionError: SESSION_LOCKED, naming the holder.
     :raises OSError: the file cannot be opened or locked.
     """
-    fd = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = directory / LOCK_NAME
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(fd, session_id)
+        if not os.path.samestat(os.stat(path), os.fstat(fd)):
+            raise FileNotFoundError(errno.ENOENT, "the session is just being removed", str(path))
     except BaseException:
         os.close(fd)
         raise

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from polyhost.interfaces import HOST, SESSION_HEALTH, SESSIONS
+from polyhost.interfaces import HOST, SESSION_DELETED, SESSION_HEALTH, SESSIONS, STORED_SESSIONS
 from polyhost.interfaces.sessions import SESSION_EVENT_TYPE
 from polyhost.kernel.hookspecs import hookimpl
 from polyhost.kernel.keys import ServiceKey
 from polyhost.kernel.plugins import PluginInfo
 from polyhost.runtime.sessions.catalogue import EventCatalogue
+from polyhost.runtime.sessions.management import SessionManagement
 from polyhost.runtime.sessions.storage import JsonlStorage
 from polyhost.runtime.sessions.store import LiveSessions
 
@@ -32,7 +33,7 @@ def polyhost_plugin() -> PluginInfo:
         name="runtime-sessions",
         summary="Session logs, live and stored",
         requires=(HOST,),
-        provides=(SESSIONS, STORAGE),
+        provides=(SESSIONS, STORAGE, STORED_SESSIONS),
     )
 
 
@@ -44,7 +45,12 @@ async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
         catalogue=catalogue,
         on_health=lambda session, reason: ctx.kernel.events.emit(SESSION_HEALTH, session, reason),
     )
+    live = LiveSessions(ctx.kernel.events, storage, catalogue=catalogue)
     ctx.provide(STORAGE, storage)
-    ctx.provide(LIVE_SESSIONS, LiveSessions(ctx.kernel.events, storage, catalogue=catalogue))
+    ctx.provide(LIVE_SESSIONS, live)
+    ctx.provide(
+        STORED_SESSIONS,
+        SessionManagement(storage, live, lambda session_id: ctx.kernel.events.emit(SESSION_DELETED, session_id)),
+    )
     yield
     await storage.close()

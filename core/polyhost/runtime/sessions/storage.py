@@ -1,7 +1,8 @@
 """Stored sessions on disk: find, list, read, open for writing, and keep live ones written (agent-core 2.21, 3.9).
 
 The face of persistence. Names are in ``layout``, bytes in ``codec``, the rules of reading in ``reading``, appending in
-``files`` and ``writer``. Only the process that holds a session's lock writes; reading needs no lock.
+``files`` and ``writer``, what there is in ``index``. Only the process that holds a session's lock writes; reading needs
+no lock.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from polyhost.interfaces.sessions import Session, SessionError, SessionHeader, StoredSession
+from polyhost.interfaces.sessions import Session, SessionDiagnosis, SessionError, SessionHeader, StoredSession
 from polyhost.kernel.signals import AbortSignal
-from polyhost.runtime.sessions.archive import Archive, Diagnosis, InspectedSession, LockedLog, stored_row, unreadable
+from polyhost.runtime.sessions.archive import Archive, InspectedSession, LockedLog, stored_row, unreadable
 from polyhost.runtime.sessions.catalogue import EventCatalogue
 from polyhost.runtime.sessions.codec import Encoder
 from polyhost.runtime.sessions.files import LogFile
-from polyhost.runtime.sessions.layout import FILE_NAMES, Encoding, directory
+from polyhost.runtime.sessions.importing import import_log
+from polyhost.runtime.sessions.index import SessionIndex
+from polyhost.runtime.sessions.layout import FILE_NAMES, Encoding, crowded, directory
+from polyhost.runtime.sessions.removal import remove
 from polyhost.runtime.sessions.restoring import cut_off
 from polyhost.runtime.sessions.worker import DiskWorker, Urgency
 from polyhost.runtime.sessions.writer import WriteBehind
@@ -82,8 +86,10 @@ class JsonlStorage:
     ) -> None:
         if not 1 <= window_ms <= _MAX_WINDOW_MS:
             raise ValueError(f"window_ms must be between 1 and {_MAX_WINDOW_MS}, not {window_ms}")
+        self.index = SessionIndex(root)
         self._root = root
-        self._archive = Archive(root, catalogue or EventCatalogue())
+        self._catalogue = catalogue or EventCatalogue()
+        self._archive = Archive(root, self._catalogue)
         self._encoding: Encoding = encoding
         self._packed = packed
         self._window = window_ms / 1000
@@ -98,7 +104,7 @@ class JsonlStorage:
 
     async def list(self, *, limit: int | None = None) -> Sequence[StoredSession]:
         """Stored sessions, most recently changed first. Unreadable ones are left out and logged."""
-        return await asyncio.to_thread(self._archive.list, limit)
+        return (await self.index.page(limit=limit)).sessions
 
     async def inspect(self, session_id: str) -> InspectedSession:
         """A session as it is: the live log if it is live here, else the stored one, repaired in memory only.
@@ -108,23 +114,52 @@ class JsonlStorage:
         live = self._live.get(session_id)
         if live is not None:
             return InspectedSession(stored_row(live.session.header, live.file.path), live.session.lines(), ())
-        return await asyncio.to_thread(self._archive.inspect, session_id)
+        return await asyncio.to_thread(self._archive.inspect, session_id, await self._hints(session_id))
+
+    async def exists(self, session_id: str) -> bool:
+        """Whether there is a log of this id, readable or not."""
+        try:
+            await self._find(session_id)
+        except SessionError as error:
+            return error.code not in ("SESSION_NOT_FOUND", "SESSION_ID")
+        return True
 
     async def read_from(self, session_id: str, seq: int) -> Sequence[bytes]:
         """The stored events from ``seq`` on, without any repair. Raises like :meth:`inspect`."""
-        return await asyncio.to_thread(self._archive.read_from, session_id, seq)
+        return await asyncio.to_thread(self._archive.read_from, session_id, seq, await self._hints(session_id))
 
     async def export(self, session_id: str) -> tuple[SessionHeader, str, bytes]:
         """Header, file name and stored text of a log, decompressed and unrepaired. Raises like :meth:`inspect`."""
-        return await asyncio.to_thread(self._archive.export, session_id)
+        return await asyncio.to_thread(self._archive.export, session_id, await self._hints(session_id))
 
-    async def diagnose(self) -> Sequence[Diagnosis]:
-        """What is to be said about each stored log. Nothing is changed."""
-        return await asyncio.to_thread(self._archive.diagnose)
+    async def diagnose(self, session_id: str | None = None) -> Sequence[SessionDiagnosis]:
+        """What is to be said about each stored log, or about one. Nothing is changed."""
+        if session_id is None:
+            return await asyncio.to_thread(self._archive.diagnose)
+        return [await asyncio.to_thread(self._archive.diagnose_one, session_id, await self._hints(session_id))]
 
     def locate(self, header: SessionHeader) -> Path:
         """Where the log of a new session with this header will be."""
         return directory(self._root, header) / FILE_NAMES[self._encoding]
+
+    # Removing and taking over
+
+    async def delete(self, session_id: str, *, unchanged_since: int | None = None) -> None:
+        """See :meth:`polyhost.interfaces.sessions.StoredSessions.delete`."""
+        if self._is_open(session_id):
+            raise _busy(session_id)
+        path = await self._find(session_id)
+        await asyncio.to_thread(remove, path, session_id, unchanged_since)
+        self.index.note(path)
+
+    async def add(self, source: Path) -> StoredSession:
+        """Take over one log file from elsewhere.
+
+        :raises SessionError: it cannot be read or written, or SESSION_ALREADY_EXISTS.
+        """
+        header, path = await asyncio.to_thread(import_log, source, self._root, self._catalogue)
+        self.index.note(path)
+        return await asyncio.to_thread(stored_row, header, path)
 
     # Writing
 
@@ -140,7 +175,7 @@ class JsonlStorage:
         live = self._live.get(session_id)
         if live is not None and live.retirement is not None:
             await asyncio.wait([live.retirement])
-        if session_id in self._live or session_id in self._prepared or session_id in self._preparing:
+        if self._is_open(session_id):
             raise _busy(session_id)
         task = asyncio.create_task(self._prepare(session_id), name=f"preparing session {session_id}")
         self._preparing[session_id] = task
@@ -227,13 +262,28 @@ class JsonlStorage:
         for prepared in list(self._prepared.values()):
             prepared.release()
         await self._worker.close()
+        await self.index.close()
 
     # Parts
 
+    async def _find(self, session_id: str) -> Path:
+        path, _ = await asyncio.to_thread(self._archive.find, session_id, await self._hints(session_id))
+        return path
+
+    async def _hints(self, session_id: str) -> Sequence[Path]:
+        """Where the index knows the session, where asking it is quicker than looking into each project."""
+        if await asyncio.to_thread(crowded, self._root):
+            return await self.index.places(session_id)
+        return ()
+
+    def _is_open(self, session_id: str) -> bool:
+        return session_id in self._live or session_id in self._prepared or session_id in self._preparing
+
     async def _prepare(self, session_id: str) -> PreparedSession:
         try:
-            opened = await asyncio.to_thread(self._archive.open, session_id)
+            opened = await asyncio.to_thread(self._archive.open, session_id, await self._hints(session_id))
             file = await self._repair(opened)
+            self.index.note(opened.path, anew=opened.log.keep < len(opened.raw))
         finally:
             del self._preparing[session_id]
         log = opened.log
@@ -270,6 +320,7 @@ class JsonlStorage:
         if prepared is not None and prepared.file is file:
             del self._prepared[session_id]
             file.close()
+            self.index.note(file.path)
 
     async def _retire(self, live: _Live) -> None:
         try:
@@ -277,6 +328,8 @@ class JsonlStorage:
         finally:
             await self._worker.run(Urgency.CLOSE, live.file.close)
             del self._live[live.session.id]
+            if live.file.exists:
+                self.index.note(live.file.path)
 
 
 def _busy(session_id: str) -> SessionError:
