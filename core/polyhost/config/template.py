@@ -10,7 +10,7 @@ EXAMPLE = """\
 # Configuration of polyhost. Remove a leading "# " to set a key.
 #
 # Later wins: plugin defaults, this file, polyhost.toml of the project, environment variables
-# (POLYHOST__PLUGINS__BROWSER__PORT=3080), command line (--set plugins.browser.port=3080).
+# (POLYHOST__HOST__MODEL=demo/demo), command line (--set host.model=demo/demo).
 
 [host]
 # The model of new sessions, as provider/model.
@@ -18,19 +18,25 @@ EXAMPLE = """\
 # How much is logged: debug, info, warning or error.
 # log_level = "info"
 
-# One table for each plugin; `hostctl plugins list` shows them all.
-# [plugins.browser]
-# enabled = true
-# port = 3080
+# A model provider: any server that speaks the OpenAI chat-completions dialect. Its key, if it needs one, is stored with
+# `hostctl auth set NAME` or stands in the environment variable NAME; here it is only named.
+# [plugins.models.providers.local]
+# base_url = "http://127.0.0.1:11434/v1"
+# credential = "LOCAL_API_KEY"
+# models = ["qwen3-coder"]
 
-# A second instance of a plugin has an id of its own and names the plugin with `use`.
-# [plugins.codex-child]
-# use = "subagent-acp"
-# command = ["codex-acp"]
+# One table for each plugin; `hostctl plugins list` shows them all, `hostctl plugins show ID` their keys.
+# [plugins.tools]
+# disabled = ["todo_write"]
+# bash_timeout_ms = 60000
 
-# Secrets do not belong here: name the environment variable that holds one. It is read when the plugin starts.
+# What tools may do without asking, whatever the permission mode; the first rule that matches decides.
+# [plugins.runtime-interaction]
+# rules = [{ tool = "bash", decision = "ask" }, { tool = "write", decision = "allow" }]
+
+# Secrets of other plugins do not belong here either: name the environment variable that holds one.
 # [plugins.example]
-# api_key = { env = "EXAMPLE_API_KEY" }
+# token = { env = "EXAMPLE_TOKEN" }
 """
 
 
