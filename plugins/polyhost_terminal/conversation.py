@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from polyhost.cli.hosting import CommandContext
 from polyhost.interfaces import (
-    AGENT_PRE_STEP,
     AGENTS,
+    COMMANDS,
     CREDENTIALS,
     HOST,
     INTERACTIONS,
-    PERMISSION_MODES,
     SESSION_DIRECTORY,
     SESSION_HEALTH,
     SURFACE,
     Agent,
+    Command,
     OpenedSession,
     PermissionMode,
-    Reject,
+    PromptTicket,
     Session,
     SessionDirectory,
     SessionError,
-    StepProposal,
     Surface,
     TurnOutcome,
     user_message,
 )
 from polyhost.kernel.errors import PolyhostError
+from polyhost.kernel.signals import AbortController
 from polyhost_terminal.keyboard import Keyboard
 from polyhost_terminal.renderers import FinalTextRenderer, JsonRenderer, LiveRenderer, Renderer
 from polyhost_terminal.screen import Screen
@@ -41,9 +41,9 @@ DEEPSEEK_KEY = "DEEPSEEK_API_KEY"
 DEEPSEEK_MODEL = "deepseek-official/deepseek-v4-flash"
 HELP = """\
 Type a prompt, or:
-  /mode [MODE]    show or change the permission mode ({modes})
-  /model [MODEL]  show or change the model
-  /exit           leave (also Ctrl-D)
+{commands}
+  /help  Show this
+  /exit  Leave (also Ctrl-D)
 Ctrl-C cancels the running turn; twice leaves."""
 
 
@@ -70,23 +70,25 @@ class Conversation:
         self._screen = _screen(options)
         self._keyboard = Keyboard()
         self._renderer = self._make_renderer()
+        self._ticket: PromptTicket | None = None
 
     async def run(self, command: CommandContext) -> int:
         """Open the session, answer the prompt or talk, close it; returns the exit code."""
         opened = await self._open(command)
         agent = opened.agent
+        mode = command.context.require(INTERACTIONS).mode(agent)
+        self._renderer.begin(agent.session, resumed=opened.resumed, mode=mode)
+        undo = agent.session.observe(self._renderer.event)
         try:
             self._connect(command, agent)
-            self._renderer.begin(agent.session, resumed=opened.resumed)
-            undo = agent.session.observe(self._renderer.event)
-            try:
-                if self._options.prompt is not None:
-                    return _exit_code(await self._answer(command, agent, self._options.prompt))
-                return await self._talk(command, agent)
-            finally:
-                undo()
+            if self._options.prompt is not None:
+                return _exit_code(await self._answer(command, agent, self._options.prompt))
+            return await self._talk(command, agent)
         finally:
             await opened.close()
+            undo()
+            if self._ticket is not None:  # the run ends in the middle of a turn, which has been closed by now
+                self._renderer.finish(agent.session, await self._ticket.outcome())
 
     async def _open(self, command: CommandContext) -> OpenedSession:
         options = self._options
@@ -111,12 +113,7 @@ class Conversation:
         context = command.context
         if (surface := self._surface(agent.id)) is not None:
             context.mount(SURFACE, agent.id, surface)
-        if (limit := self._options.max_steps) is not None:
-
-            async def bound(proposal: StepProposal, next):  # type: ignore[no-untyped-def]
-                return Reject() if proposal.agent is agent and proposal.step > limit else await next()
-
-            context.on(AGENT_PRE_STEP, bound)
+        agent.limit(max_steps=self._options.max_steps, seconds=self._options.timeout)
 
         def warn(session: Session, reason: str | None) -> None:
             if session.id == agent.id and reason is not None:
@@ -135,58 +132,63 @@ class Conversation:
 
     async def _answer(self, command: CommandContext, agent: Agent, prompt: str) -> TurnOutcome:
         """Send one prompt and wait for the turn that took it. Ctrl-C cancels that turn, twice ends the run."""
-        ticket = command.context.require(AGENTS).prompt(agent, user_message(prompt))
-        timer = None
-        if (seconds := self._options.timeout) is not None:
-            cause = {"kind": "hook", "reason": f"timed out after {seconds:g} s"}
-            timer = asyncio.get_running_loop().call_later(seconds, agent.cancel, cause)
-        try:
-            with command.interrupts(lambda: agent.cancel({"kind": "user"})):
-                outcome = await ticket.outcome()
-        finally:
-            if timer is not None:
-                timer.cancel()
+        self._ticket = command.context.require(AGENTS).prompt(agent, user_message(prompt))
+        with command.interrupts(lambda: agent.cancel({"kind": "user"})):
+            outcome = await self._ticket.outcome()
+        self._ticket = None
         self._renderer.finish(agent.session, outcome)
         return outcome
 
     async def _talk(self, command: CommandContext, agent: Agent) -> int:
         screen = self._screen
-        screen.line(f"{agent.model} in {agent.session.header.cwd}; /help shows the commands", "dim")
+        mode = command.context.require(INTERACTIONS).mode(agent)
+        screen.line(f"{agent.model} in {agent.session.header.cwd}, mode {mode}; /help shows the commands", "dim")
         while True:
             screen.prompt("\n> ")
-            with command.interrupts(lambda: screen.line("(Ctrl-D or /exit leaves)")):
+            with command.interrupts(self._ask_again):
                 line = await self._keyboard.line()
             if line is None:
+                screen.end_line()
                 return 0
+            screen.typed()
             match line.split():
                 case []:
                     continue
                 case ["/exit" | "/quit"]:
                     return 0
-                case [name, *words] if name.startswith("/"):
-                    self._command(command, agent, name, words)
+                case [name, *_] if name.startswith("/"):
+                    await self._command(command, agent, line)
                 case _:
                     await self._answer(command, agent, line)
 
-    def _command(self, command: CommandContext, agent: Agent, name: str, words: list[str]) -> None:
-        interactions = command.context.require(INTERACTIONS)
-        match name, words:
-            case "/mode", []:
-                self._screen.line(interactions.mode(agent))
-            case "/mode", [mode] if mode in PERMISSION_MODES:
-                interactions.set_mode(agent, mode)
-            case "/model", []:
-                self._screen.line(agent.model or "none")
-            case "/model", [model]:
-                agent.set_model(model)
-            case _:
-                self._screen.line(HELP.format(modes=", ".join(PERMISSION_MODES)))
+    def _ask_again(self) -> None:
+        self._screen.line("(Ctrl-C again, Ctrl-D or /exit leaves)")
+        self._screen.prompt("> ")
+
+    async def _command(self, command: CommandContext, agent: Agent, line: str) -> None:
+        """Run what a plugin mounted under this name; help for anything else. Ctrl-C gives it up."""
+        commands = command.context.require(COMMANDS)
+        interrupt = AbortController()
+        with command.interrupts(lambda: interrupt.abort({"kind": "user"})):
+            result = await commands.execute(agent, line, signal=interrupt.signal)
+        if result is None:
+            self._screen.line(HELP.format(commands=_usage(commands.list(agent))))
+        elif result.kind == "error":
+            self._screen.line(result.text or "", "red")
+        elif result.text is not None:
+            self._screen.line(result.text)
 
     def _make_renderer(self) -> Renderer:
         if self._options.as_json:
             return JsonRenderer()
         live = LiveRenderer(self._screen, text=sys.stdout.isatty())
         return live if sys.stdout.isatty() else FinalTextRenderer(live)
+
+
+def _usage(commands: Sequence[Command]) -> str:
+    calls = [f"/{command.name} {command.hint or ''}" for command in commands]
+    width = max(map(len, calls), default=0)
+    return "\n".join(f"  {call:{width}}  {command.description}" for call, command in zip(calls, commands, strict=True))
 
 
 def _screen(options: RunOptions) -> Screen:

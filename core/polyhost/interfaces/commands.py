@@ -12,6 +12,7 @@ from polyhost.interfaces.agents import Agent
 from polyhost.interfaces.json_types import JsonObject
 from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.keys import EventKey, MountKind, ServiceKey
+from polyhost.kernel.signals import AbortSignal
 
 
 class CommandError(PolyhostError):
@@ -50,13 +51,16 @@ class Commands(Protocol):
         """What this agent offers, by name."""
         ...
 
-    async def execute(self, agent: Agent, line: str, *, source: JsonObject | None = None) -> CommandResult | None:
+    async def execute(
+        self, agent: Agent, line: str, *, source: JsonObject | None = None, signal: AbortSignal | None = None
+    ) -> CommandResult | None:
         """Run ``/name arguments`` and log it as ``command/run`` and ``command/done``.
 
-        None, with nothing logged, when the line names no command. A cancellation is logged and goes on; other errors
-        are the result.
+        None, with nothing logged, when the line names no command. Errors are the result, and so is the end through
+        ``signal``; only the cancellation of the caller's task is raised, after it was logged.
 
         :param source: who asked, ``{kind: ...}``; None is a person.
+        :param signal: gives the command up; one that goes on for long after that is cancelled.
         """
         ...
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
 
 from polyhost.interfaces.agents import Agent
 from polyhost.interfaces.commands import COMMAND, Command, CommandError, CommandResult
@@ -13,7 +13,10 @@ from polyhost.interfaces.json_types import JsonObject
 from polyhost.interfaces.messages import USER_SOURCE, new_id
 from polyhost.interfaces.sessions import SessionError
 from polyhost.kernel.mounts import KindHandler, MountTable, MountToken
+from polyhost.kernel.signals import AbortedError, AbortSignal, any_signal
 from polyhost.runtime.models.errors import error_chain
+
+CANCELLED = "the command was cancelled"
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _LINE = re.compile(rf"/({_NAME.pattern})(?:\s+(.*))?", re.DOTALL)
@@ -56,32 +59,41 @@ class CommandRegistry:
         commands = (command for _, command in self._mounts.items(COMMAND, scope=agent.context.scope_tag))
         return sorted(commands, key=lambda command: command.name)
 
-    async def execute(self, agent: Agent, line: str, *, source: JsonObject | None = None) -> CommandResult | None:
+    async def execute(
+        self, agent: Agent, line: str, *, source: JsonObject | None = None, signal: AbortSignal | None = None
+    ) -> CommandResult | None:
         parsed = _LINE.fullmatch(line.strip())
         token = parsed and self._mounts.token(COMMAND, parsed[1], scope=agent.context.scope_tag)
         if not parsed or not token:
             return None
         arguments = parsed[2] or ""
-        command_id = new_id()
-        run: JsonObject = {"commandId": command_id, "name": parsed[1]}
+        run: JsonObject = {"commandId": new_id(), "name": parsed[1]}
         if arguments:
             run["args"] = arguments
         agent.session.append("command/run", {**run, "source": dict(source or USER_SOURCE)})
-        result = CommandResult(command_id, "error", "the command was cancelled")
+        result = CommandResult(run["commandId"], "error", CANCELLED)
         try:
-            result = await self._run(token, agent, arguments, command_id)
+            kind, text = await _run(token, agent, arguments, signal)
+            result = result._replace(kind=kind, text=text)
         finally:
             _log_outcome(agent, result)
         return result
 
-    async def _run(self, token: MountToken[Command], agent: Agent, arguments: str, command_id: str) -> CommandResult:
-        try:
-            text = await token.call(token.value.run, agent, arguments, signal=agent.context.stopping)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            return CommandResult(command_id, "error", error_chain(error)[:_TEXT_CHARS])
-        return CommandResult(command_id, "success", None if text is None else text[:_TEXT_CHARS])
+
+async def _run(
+    token: MountToken[Command], agent: Agent, arguments: str, signal: AbortSignal | None
+) -> tuple[Literal["success", "error"], str | None]:
+    either, unlink = any_signal(signal, agent.context.stopping)
+    try:
+        either.raise_if_aborted()
+        text = await token.call(token.value.run, agent, arguments, signal=either)
+    except AbortedError:
+        return "error", CANCELLED
+    except Exception as error:
+        return "error", error_chain(error)[:_TEXT_CHARS]
+    finally:
+        unlink()
+    return "success", None if text is None else str(text)[:_TEXT_CHARS]
 
 
 def _log_outcome(agent: Agent, result: CommandResult) -> None:
