@@ -12,6 +12,7 @@ from polyhost.cli.hosting import on_host
 from polyhost.cli.state import HostState
 from polyhost.interfaces import (
     AGENTS,
+    COMMANDS,
     CREDENTIALS,
     HOST,
     INTERACTIONS,
@@ -82,7 +83,7 @@ def run(
         raise click.UsageError("--json needs a PROMPT")
     conversation = Conversation(options)
     return on_host(
-        state, "run", conversation.run, requires=(SESSION_DIRECTORY, AGENTS, INTERACTIONS, HOST, CREDENTIALS)
+        state, "run", conversation.run, requires=(SESSION_DIRECTORY, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
     )
 
 
