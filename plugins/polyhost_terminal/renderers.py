@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 class Renderer(Protocol):
     """Gets every event of the session while prompts run, then the outcome of each prompt."""
 
-    def begin(self, session: Session, *, resumed: bool) -> None: ...
+    def begin(self, session: Session, *, resumed: bool, mode: str) -> None: ...
 
     def event(self, event: SessionEvent) -> None: ...
 
@@ -31,9 +31,9 @@ class LiveRenderer:
         self._text = text
         self._unasked = 0
 
-    def begin(self, session: Session, *, resumed: bool) -> None:
+    def begin(self, session: Session, *, resumed: bool, mode: str) -> None:
         if resumed:
-            self._screen.line(f"session {session.id}, {session.last_turn} turns so far", "dim")
+            self._screen.line(f"session {session.id}, {session.last_turn} turns so far, mode {mode}", "dim")
 
     def event(self, event: SessionEvent) -> None:
         if handler := _LIVE_HANDLERS.get(event.type):
@@ -114,9 +114,9 @@ class FinalTextRenderer:
 class JsonRenderer:
     """``--json``: a header line, the session's event lines as they are logged, and a result line per prompt."""
 
-    def begin(self, session: Session, *, resumed: bool) -> None:
+    def begin(self, session: Session, *, resumed: bool, mode: str) -> None:
         facts = {"type": "run/start", "schema": SCHEMA_VERSION, "sessionId": session.id}
-        _write(json.dumps({**facts, "cwd": session.header.cwd, "resumed": resumed}) + b"\n")
+        _write(json.dumps({**facts, "cwd": session.header.cwd, "mode": mode, "resumed": resumed}) + b"\n")
         if not resumed:
             for line in session.lines():
                 _write(line)
@@ -142,7 +142,9 @@ def describe_reason(reason: JsonObject) -> str:
     match reason["kind"]:
         case "aborted":
             cause = reason.get("reason") or {}
-            return _CAUSES.get(cause.get("kind"), "cancelled") + (f": {cause['reason']}" if cause.get("reason") else "")
+            return _CAUSES.get(str(cause.get("kind")), "cancelled") + (
+                f": {cause['reason']}" if cause.get("reason") else ""
+            )
         case "max-tokens":
             return "the model reached its output limit"
         case "blocked":

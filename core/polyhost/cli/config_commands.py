@@ -20,7 +20,7 @@ def config() -> None:
 def show(state: HostState, origin: bool, as_json: bool) -> None:
     """Print the effective configuration, secrets masked."""
     _learn_secrets(state)
-    entries = list(state.configuration.entries(state.redactor))
+    entries = [entry for entry in state.configuration.entries(state.redactor) if entry[1] != {}]
     if as_json:
         print_json(
             [{"key": key, "value": value, "layer": found.layer, "origin": str(found)} for key, value, found in entries]

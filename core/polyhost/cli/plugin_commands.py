@@ -76,6 +76,8 @@ def show(state: HostState, plugin_id: str, as_json: bool) -> int:
     for name, value in facts.items():
         if value:
             click.echo(f"{name + ':':14}{value}")
+    for key, kind, default in _keys(state, record):
+        click.echo(f"key:          {key} ({kind}{'' if default is None else f', default {default}'})")
     for key, value, source in settings:
         click.echo(f"config:       {key} = {value}  ({source})")
     if record.error is not None:
@@ -126,6 +128,13 @@ def _record(state: HostState, plugin_id: str) -> PluginRecord:
             code="PLUGIN_UNKNOWN",
         )
     return records[plugin_id]
+
+
+def _keys(state: HostState, record: PluginRecord) -> list[tuple[str, str, object]]:
+    from polyhost.config.validate import describe_keys
+
+    loaded = state.catalog.loaded(record.plugin)
+    return describe_keys(loaded.info.config, record.plugin) if loaded else []
 
 
 def _settings(state: HostState, record: PluginRecord) -> list[tuple[str, str, str]]:

@@ -25,6 +25,14 @@ class ModelSchema:
         """The keys that the table at ``path`` accepts by name."""
         return list(dict.fromkeys(key for node in self._nodes(path) for key in node.get("properties", ())))
 
+    def fields(self) -> list[tuple[str, str, Any]]:
+        """The keys of the table itself: name, JSON type in words, default (None when there is none)."""
+        return [
+            (name, _type_of(node), node.get("default"))
+            for root in self._nodes(())
+            for name, node in root.get("properties", {}).items()
+        ]
+
     def secret_strings(self, value: Any, path: KeyPath = ()) -> Iterator[str]:
         """The strings in the unvalidated ``value`` that stand where the model has a secret type."""
         if isinstance(value, Mapping):
@@ -65,3 +73,12 @@ def _children(node: Mapping[str, Any], part: str | int) -> list[Any]:
         return [first[part]] if part < len(first) else [node.get("items")]
     named = node.get("properties", {}).get(part)
     return [named if named is not None else node.get("additionalProperties")]
+
+
+def _type_of(node: Mapping[str, Any]) -> str:
+    """The type of a schema node in words, such as ``integer`` or ``array or null``."""
+    if "enum" in node:
+        return "one of " + ", ".join(map(str, node["enum"]))
+    if "anyOf" in node:
+        return " or ".join(dict.fromkeys(_type_of(choice) for choice in node["anyOf"]))
+    return "table" if "$ref" in node or node.get("type") == "object" else str(node.get("type", "any"))

@@ -91,6 +91,18 @@ def learn_secrets(
         redactor.add(secret)
 
 
+def describe_keys(spec: ModelSpec, plugin: str) -> list[tuple[str, str, Any]]:
+    """The keys that a plugin's table takes: name, type in words, default. Empty when the model cannot be loaded."""
+    from polyhost.config.schema import ModelSchema
+
+    if spec is None:
+        return []
+    try:
+        return ModelSchema(_adapter(load_model(spec, plugin), plugin)).fields()
+    except ConfigError:
+        return []
+
+
 def project_keys(spec: ModelSpec, plugin: str) -> frozenset[str]:
     """The keys that a model marks with :data:`~polyhost.config.trust.PROJECT_SETTABLE`; what ``screen`` asks for.
 

@@ -220,7 +220,8 @@ def test_sessions_go_on_and_are_listed(run: Run, folder: Path) -> None:
 def test_a_step_limit_ends_the_turn(run: Run, folder: Path) -> None:
     (folder / "a.txt").write_text("x\n")
     lines = events(run.demo("read a.txt", "--json", "--max-steps", "1"))
-    assert lines[-1]["reason"] == {"kind": "blocked"}
+    assert lines[-1]["reason"]["kind"] == "aborted"
+    assert "1 step" in lines[-1]["reason"]["reason"]["reason"]
     assert [event["type"] for event in lines].count("step/start") == 1
 
 
@@ -365,3 +366,18 @@ def test_sigterm_ends_tools_and_keeps_the_log(terminal: Any, run: Run, folder: P
     session = json.loads(run("sessions", "list", "--json").stdout)[0]["id"]
     logged = events(run("sessions", "show", session, "--json"))
     assert logged[-1]["data"]["reason"] == {"kind": "aborted", "reason": {"kind": "disposed"}}
+
+
+def test_sigterm_ends_the_json_stream_whole(folder: Path, environment: dict[str, str]) -> None:
+    arguments = [HOSTCTL, "run", "--model", "demo/demo", "--approve", "auto", "--json", "run touch begun; sleep 60"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as process:
+        deadline = time.monotonic() + 30
+        while not (folder / "begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.terminate()
+        output, _ = process.communicate(timeout=30)
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert process.returncode == 130
+    assert [line["type"] for line in lines[-3:]] == ["step/end", "turn/end", "run/result"]
+    assert lines[-1]["reason"] == {"kind": "aborted", "reason": {"kind": "disposed"}}
