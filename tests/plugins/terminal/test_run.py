@@ -213,7 +213,7 @@ def test_sessions_go_on_and_are_listed(run: Run, folder: Path) -> None:
     assert shown.index("> say one") < shown.index("> say three")
     assert Path(run("sessions", "path", first).stdout.strip()).exists()
     missing = run("sessions", "show", "nope")
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert "hostctl sessions list" in missing.stderr
 
 
@@ -242,7 +242,7 @@ def test_a_timeout_cancels_the_turn_and_its_command(run: Run) -> None:
         (("run", "--model", "demo/other", "say x"), 1, ("demo/demo",)),
         (("run", "--model", "deepseek-official/deepseek-v4-flash", "say x"), 1, ("hostctl auth set DEEPSEEK_API_KEY",)),
         (("run", "--cwd", "/does/not/exist", "say x"), 2, ("/does/not/exist",)),
-        (("run", "--continue", "say x"), 1, ("no session", "--continue")),
+        (("run", "--continue", "say x"), 2, ("no session", "--continue")),
         (("run", "--session", "a", "--continue", "x"), 2, ("--session",)),
         (("run", "--demo", "--model", "a/b", "x"), 2, ("--demo",)),
         (("models", "test", "nope/x"), 1, ("nope",)),
