@@ -52,12 +52,14 @@ def test_where_the_url_of_deepseek_comes_from(environ: dict[str, str], settings:
 
 @pytest.mark.contract("DS-06")
 def test_a_configured_catalogue_overrides_facts_per_model() -> None:
-    models = ["deepseek-v4-pro", {"id": "x", "name": "X", "context_window": 5, "max_tokens": 3}]
+    models = ["deepseek-v4-pro", {"id": "x", "name": "X", "context_window": 5, "max_tokens": 3, "images": True}]
     provider = configured(**{DEEPSEEK: {"models": models}})[DEEPSEEK]
     assert [entry.id for entry in provider.catalogue] == ["deepseek-v4-pro", "x"]
     assert provider.describe("deepseek-v4-pro").name == "DeepSeek-V4-Pro"
     x = provider.describe("x")
     assert (x.name, x.context_window, x.default_max_tokens) == ("X", 5, 3)
+    assert x.input_modalities == ("text", "image")
+    assert provider.describe("deepseek-v4-pro").input_modalities == ("text",)
     assert x.default_effort == "high"
 
 

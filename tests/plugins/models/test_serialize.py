@@ -127,10 +127,46 @@ def test_assistant_messages_send_reasoning_back_with_tool_calls_only(
 
 @pytest.mark.contract("DS-09")
 @pytest.mark.parametrize("blocks", [[text_block("see"), IMAGE], [tool_result("c", IMAGE)]])
-def test_images_are_refused(ask: Ask, blocks: list[JsonObject]) -> None:
+def test_images_that_were_not_loaded_are_refused(ask: Ask, blocks: list[JsonObject]) -> None:
     with pytest.raises(ModelError) as caught:
         sent(ask, user_message(blocks))
     assert caught.value.code == "UNSUPPORTED_CONTENT"
+
+
+def test_images_stand_among_the_texts_where_they_were(ask: Ask) -> None:
+    message = user_message([text_block("see"), IMAGE, {"type": "new-kind"}, text_block("?")])
+    body = request_body(ask(messages=[message, user_message("plain")]), PLAIN, {"a": "data:a"})
+    assert body["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": "data:a"}},
+                {"type": "text", "text": "?"},
+            ],
+        },
+        {"role": "user", "content": "plain"},
+    ]
+
+
+def test_images_of_tool_results_follow_after_the_last_result(ask: Ask) -> None:
+    other = {"type": "image", "attachment": {"attachmentId": "b"}}
+    messages = [
+        answer(tool_call("c", "shot", "{}"), tool_call("d", "shot", "{}")),
+        user_message([tool_result("c", text_block("one"), IMAGE)], {"kind": "tool", "callId": "c"}),
+        user_message([tool_result("d", other)], {"kind": "tool", "callId": "d"}),
+    ]
+    shown = {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": url}} for url in ("data:a", "data:b")],
+    }
+    images = {"a": "data:a", "b": "data:b"}
+    for more in ([], [user_message("and?")], [answer(text_block("seen"))]):
+        body = request_body(ask(messages=[*messages, *more]), PLAIN, images)
+        assert [message["role"] for message in body["messages"][1:3]] == ["tool", "tool"]
+        assert [message["content"] for message in body["messages"][1:3]] == ["one", "(image below)"]
+        assert body["messages"][3] == shown
+        assert len(body["messages"]) == 4 + len(more)
 
 
 @pytest.mark.contract("DS-02")
