@@ -1,39 +1,28 @@
 """Attachments on disk: ``<session>/attachments/<sha256 of the content>.<extension>``, for the owner's eyes only.
 
-Checking comes before writing, for all files of a message. What images look like is in ``images``.
+Which files are kept at all is decided in ``intake``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from polyhost.interfaces.attachments import IMAGE_TYPES, AttachedFile, AttachmentError, AttachmentLimits
+from polyhost.interfaces.attachments import AttachedFile, AttachmentError, AttachmentLimits
 from polyhost.interfaces.json_types import JsonObject
 from polyhost.interfaces.messages import text_block
 from polyhost.interfaces.sessions import Session, SessionError, SessionHeader
 from polyhost.runtime.sessions import layout
-from polyhost.runtime.sessions.images import EXTENSIONS, inspect_image, sniff
+
+if TYPE_CHECKING:
+    from polyhost.runtime.sessions.intake import CheckedFile
 
 FOLDER = "attachments"
 
 _LINEAGE = 64  # forks of forks that are searched for an inherited attachment
-_NAME_CHARS = 120
-_ID = re.compile(r"[0-9a-f]{64}")
-_NAME_UNSAFE = re.compile(r"[\x00-\x1f\x7f<>\"\ud800-\udfff]+")
-
-
-class _Checked(NamedTuple):
-    """A file that may be kept: its content, its name on disk and for people, and pixels when it is an image."""
-
-    content: bytes
-    extension: str
-    name: str | None
-    image: JsonObject | None
 
 
 class AttachmentFiles:
@@ -55,6 +44,8 @@ class AttachmentFiles:
         self.limits = limits
 
     async def save(self, session: Session, files: Sequence[AttachedFile]) -> list[JsonObject]:
+        from polyhost.runtime.sessions.intake import check_files  # most sessions have no attachments
+
         checked = check_files(files, self.limits)
         folder = layout.directory(self._root, session.header) / FOLDER
         if not checked:
@@ -71,20 +62,19 @@ class AttachmentFiles:
 
     # In a thread
 
-    def _write(self, folder: Path, files: Sequence[_Checked]) -> list[JsonObject]:
+    def _write(self, folder: Path, files: Sequence[CheckedFile]) -> list[JsonObject]:
         for path in (self._root, folder.parent.parent, folder.parent, folder):
             path.mkdir(mode=0o700, exist_ok=True)
         blocks = []
         for file in files:
             digest = _digest(file.content)
             path = folder / f"{digest}.{file.extension}"
-            if not path.exists():
-                _write_new(path, file.content)
+            _write_new(path, file.content)
             blocks.append(self._block(file, digest, path))
         _sync_folder(folder)
         return blocks
 
-    def _block(self, file: _Checked, digest: str, path: Path) -> JsonObject:
+    def _block(self, file: CheckedFile, digest: str, path: Path) -> JsonObject:
         if file.image is not None:
             attachment = {"attachmentId": digest, **file.image}
             if file.name is not None:
@@ -98,41 +88,43 @@ class AttachmentFiles:
         return text_block(f'<attachment name="{file.name or "text"}">\n{text}\n</attachment>')
 
     def _read(self, session_id: str, attachment_id: str) -> bytes:
-        if _ID.fullmatch(attachment_id):
-            for folder in self._folders(session_id):
-                for extension in (*EXTENSIONS.values(), "txt"):
-                    path = folder / f"{attachment_id}.{extension}"
-                    try:
-                        content = path.read_bytes()
-                    except FileNotFoundError:
-                        continue
-                    except OSError as error:
-                        raise AttachmentError(
-                            f"{path} cannot be read: {error.strerror}", code="ATTACHMENT_READ_FAILED"
-                        ) from error
-                    if _digest(content) == attachment_id:
-                        return content
+        for path in self._candidates(session_id, attachment_id):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise AttachmentError(
+                    f"{path} cannot be read: {error.strerror}", code="ATTACHMENT_READ_FAILED"
+                ) from error
+            if _digest(content) == attachment_id:
+                return content
         raise AttachmentError(
             f"session {session_id!r} has no attachment {attachment_id[:64]!r}, or no longer",
             code="ATTACHMENT_NOT_FOUND",
         )
 
-    def _folders(self, session_id: str) -> list[Path]:
+    def _candidates(self, session_id: str, attachment_id: str) -> Iterator[Path]:
+        from polyhost.runtime.sessions.intake import EXTENSIONS, is_digest
+
+        if is_digest(attachment_id):
+            for folder in self._folders(session_id):
+                for extension in EXTENSIONS:
+                    yield folder / f"{attachment_id}.{extension}"
+
+    def _folders(self, session_id: str) -> Iterator[Path]:
         """Where this session's attachments are, its own first, then those of the sessions that it was forked from."""
-        folders: list[Path] = []
         next_id: str | None = session_id
-        while next_id is not None and len(folders) < _LINEAGE:
-            header = self._live(next_id)
+        for _ in range(_LINEAGE):
+            header = self._live(next_id) if next_id is not None else None
             if header is not None:
-                folders.append(layout.directory(self._root, header) / FOLDER)
-            else:
-                stored = self._stored(next_id)
-                if stored is None:
-                    break
+                yield layout.directory(self._root, header) / FOLDER
+            elif next_id is not None and (stored := self._stored(next_id)) is not None:
                 header, folder = stored
-                folders.append(folder / FOLDER)
+                yield folder / FOLDER
+            else:
+                return
             next_id = header.parent_session
-        return folders
 
     def _stored(self, session_id: str) -> tuple[SessionHeader, Path] | None:
         from polyhost.runtime.sessions.reading import read_header
@@ -144,81 +136,8 @@ class AttachmentFiles:
             return None
 
 
-def check_files(files: Sequence[AttachedFile], limits: AttachmentLimits) -> list[_Checked]:
-    """What is to be kept. Raises :class:`AttachmentError` for the first file, or the sum, that is refused."""
-    checked = [_check(file, limits) for file in files]
-    images = [file for file in checked if file.image is not None]
-    if len(images) > limits.images:
-        raise AttachmentError(
-            f"{len(images)} images are too many for one message; the limit is {limits.images}", code="TOO_MANY_IMAGES"
-        )
-    total = sum(len(file.content) for file in images)
-    if total > limits.message_image_bytes:
-        raise AttachmentError(
-            f"the images of one message may have {limits.message_image_bytes} bytes together, these have {total}",
-            code="IMAGES_TOO_LARGE",
-        )
-    return checked
-
-
-def _check(file: AttachedFile, limits: AttachmentLimits) -> _Checked:
-    name = _display_name(file.name)
-    label = name or "the attachment"
-    declared = (file.media_type or "").partition(";")[0].strip().lower()
-    if declared.startswith("image/") or sniff(file.content) is not None:
-        return _check_image(file.content, declared, name, label, limits)
-    if len(file.content) > limits.text_bytes:
-        raise AttachmentError(
-            f"{label} has {len(file.content)} bytes; a text may have {limits.text_bytes}", code="TEXT_TOO_LARGE"
-        )
-    try:
-        text = file.content.decode()
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise AttachmentError(
-            f"{label} is neither a PNG, JPEG, WebP or GIF image nor UTF-8 text", code="UNSUPPORTED_ATTACHMENT"
-        )
-    return _Checked(file.content, "txt", name, None)
-
-
-def _check_image(content: bytes, declared: str, name: str | None, label: str, limits: AttachmentLimits) -> _Checked:
-    if declared.startswith("image/") and declared not in IMAGE_TYPES:
-        raise AttachmentError(
-            f"{label} is {declared}; images are PNG, JPEG, WebP or GIF", code="UNSUPPORTED_ATTACHMENT"
-        )
-    if len(content) > limits.image_bytes:
-        raise AttachmentError(
-            f"{label} has {len(content)} bytes; an image may have {limits.image_bytes}", code="IMAGE_TOO_LARGE"
-        )
-    facts = inspect_image(content)
-    if facts is None:
-        raise AttachmentError(f"{label} is no complete PNG, JPEG, WebP or GIF image", code="INVALID_IMAGE")
-    if declared and declared != facts.media_type:
-        raise AttachmentError(f"{label} is {facts.media_type}, not {declared}", code="IMAGE_TYPE_MISMATCH")
-    if facts.width * facts.height > limits.image_pixels:
-        raise AttachmentError(
-            f"{label} has {facts.width} x {facts.height} pixels; an image may have {limits.image_pixels}",
-            code="IMAGE_TOO_MANY_PIXELS",
-        )
-    image = {
-        "mediaType": facts.media_type,
-        "bytes": len(content),
-        "width": facts.width,
-        "height": facts.height,
-    }
-    return _Checked(content, EXTENSIONS[facts.media_type], name, image)
-
-
-def _display_name(name: str | None) -> str | None:
-    """The last segment of a path, as something that can be shown; None when nothing is left of it."""
-    if name is None:
-        return None
-    return _NAME_UNSAFE.sub("_", re.split(r"[/\\]", name)[-1]).strip()[-_NAME_CHARS:] or None
-
-
 def _digest(content: bytes) -> str:
-    from hashlib import sha256  # slow to import, and most sessions have no attachments
+    from hashlib import sha256  # slow to import
 
     return sha256(content).hexdigest()
 

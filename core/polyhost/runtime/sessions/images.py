@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp", "image/gif": "gif"}
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 _NO_FRAME = frozenset({0xC4, 0xC8, 0xCC})  # in the range of frame headers, but others
 _BARE = frozenset({0x01, *range(0xD0, 0xD8)})  # markers without a length
