@@ -34,7 +34,12 @@ class QuestionError(PolyhostError):
 
 
 class ApprovalRequest(NamedTuple):
-    """One question "may this tool run?". ``arguments`` is what exactly will run: the answer binds to it."""
+    """One question "may this tool run?". ``arguments`` is what exactly will run: the answer binds to it.
+
+    :param preview: what the call would do, when its tool can tell, for the person to see; for changes of files
+        ``{"diffs": [{"path": str, "oldText": str | None, "newText": str}]}``, one entry for each hunk; ``oldText`` is
+        None for a new file.
+    """
 
     id: str
     agent: Agent
@@ -43,6 +48,7 @@ class ApprovalRequest(NamedTuple):
     call_id: str | None
     reason: str | None
     signal: AbortSignal
+    preview: JsonObject | None = None
 
 
 class ApprovalAnswer(NamedTuple):
@@ -111,7 +117,10 @@ class Interactions(Protocol):
         call_id: str | None,
         reason: str | None,
         signal: AbortSignal,
-    ) -> ApprovalOutcome: ...
+        preview: JsonObject | None = None,
+    ) -> ApprovalOutcome:
+        """Ask whether ``tool`` may run with ``arguments``; ``preview`` is shown with the question."""
+        ...
 
     async def ask(self, agent: Agent | None, questions: list[JsonObject], signal: AbortSignal) -> list[JsonObject]:
         """Validated answers. Raises :class:`QuestionError`."""

@@ -7,7 +7,7 @@ alone. The model sees name, description and parameters only. Pipeline, codes and
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from polyhost.interfaces.json_types import JsonObject, JsonValue
 from polyhost.kernel.errors import PolyhostError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 ToolAccess: TypeAlias = Literal["none", "read", "write", "execute"]
 """What a call may touch, for the permission modes: nothing, read files, write files, run anything."""
+
+SPILL_FOLDER: Final = "spill"
+"""The folder of the host's home where output lies that is too large to show; models are told paths in it."""
 
 
 class ToolError(PolyhostError):
@@ -59,6 +62,10 @@ class Tool:
     :param execute: the body ``async (arguments, call) -> value``; it honours ``call.signal`` and is always awaited.
     :param access: what a call may touch; decides with the permission mode whether it runs, asks or is refused.
     :param writes: ``arguments -> paths`` that a call writes, so that ``workspace`` mode can tell inside from outside.
+    :param preview: ``async (arguments, call) -> what the call would do, or None``, before a person is asked: shown
+        with the question, as ``{"diffs": [{path, oldText, newText}]}`` or in a form of the tool's own. It changes
+        nothing. When it raises, the call has failed and nobody is asked. Calls that need no answer are not previewed,
+        so that the body checks for itself.
     :param timeout_ms: the body's own time budget (positive, finite), or None for no budget.
     :param concurrency_safe: ``arguments -> True`` lets the call overlap its neighbours in one step.
     :param finalize: last transform of the content blocks; None keeps them.
@@ -74,6 +81,7 @@ class Tool:
         "name",
         "output",
         "parameters",
+        "preview",
         "spill",
         "timeout_ms",
         "writes",
@@ -89,6 +97,7 @@ class Tool:
         execute: Callable[[JsonObject, ToolCall], Awaitable[Any]],
         access: ToolAccess = "execute",
         writes: Callable[[JsonObject], Sequence[str]] | None = None,
+        preview: Callable[[JsonObject, ToolCall], Awaitable[JsonObject | None]] | None = None,
         timeout_ms: float | None = None,
         concurrency_safe: Callable[[JsonObject], bool] | None = None,
         finalize: Callable[[list[JsonObject]], list[JsonObject] | None] | None = None,
@@ -101,6 +110,7 @@ class Tool:
         self.execute = execute
         self.access = access
         self.writes = writes
+        self.preview = preview
         self.timeout_ms = timeout_ms
         self.concurrency_safe = concurrency_safe
         self.finalize = finalize
@@ -115,7 +125,18 @@ class ToolCall:
     :param cwd: absolute working directory of the session, or None for a call without an agent.
     """
 
-    __slots__ = ("agent", "arguments", "call_id", "concluded", "contexts", "cwd", "name", "root_call_id", "signal")
+    __slots__ = (
+        "__weakref__",
+        "agent",
+        "arguments",
+        "call_id",
+        "concluded",
+        "contexts",
+        "cwd",
+        "name",
+        "root_call_id",
+        "signal",
+    )
 
     def __init__(
         self,
@@ -217,7 +238,7 @@ class ToolExecution(Protocol):
     """
 
     async def prepare(self) -> None:
-        """Policy: snapshot the arguments, ask listeners and people, apply guards."""
+        """Policy: snapshot the arguments, ask listeners, preview and ask people, apply guards."""
         ...
 
     async def run(self) -> None:

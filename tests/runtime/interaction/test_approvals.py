@@ -319,14 +319,17 @@ async def test_what_is_pending_is_offered_to_surfaces_that_come_later(bench: Any
         surface.reply.set_result(None)
 
 
-async def test_each_surface_gets_arguments_of_its_own(bench: Any) -> None:
+async def test_each_surface_gets_arguments_and_preview_of_its_own(bench: Any) -> None:
     agent = bench.agent()
-    arguments = {"command": "ls"}
+    arguments, preview = {"command": "ls"}, {"diffs": [{"path": "f", "oldText": None, "newText": "x"}]}
 
     def meddle(request: Any) -> None:
         request.arguments["command"] = "rm -rf /"
+        request.preview["diffs"].clear()
 
     bench.surface("one", answer=meddle)
     two = bench.surface("two", answer=YES)
-    assert await bench.approve(agent, arguments=arguments) == "allowed-once"
+    assert await bench.approve(agent, arguments=arguments, preview=preview) == "allowed-once"
     assert two.requests[0].arguments == arguments == {"command": "ls"}
+    assert two.requests[0].preview == preview == {"diffs": [{"path": "f", "oldText": None, "newText": "x"}]}
+    assert "preview" not in bench.log(agent, "approval/asked")[0][1]

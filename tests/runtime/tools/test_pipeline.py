@@ -237,6 +237,103 @@ async def test_an_approved_call_runs_with_exactly_what_was_shown(bench: Any) -> 
     assert result.value == {"command": "ls"}
 
 
+# -- preview -----------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """A broker that notes what it is asked to show, and answers yes."""
+
+    def __init__(self) -> None:
+        self.previews: list[Any] = []
+
+    async def approve(self, *args: Any, preview: Any, **rest: Any) -> str:
+        self.previews.append(preview)
+        return "allowed-once"
+
+
+async def test_who_is_asked_sees_what_the_call_would_do(bench: Any) -> None:
+    async def preview(arguments: Any, call: Any) -> Any:
+        return {"command": arguments.pop("command"), "id": call.call_id}
+
+    bench.tool(preview=preview)
+    bench.on(TOOL_PRE_EXECUTE, decide(Ask()))
+    bench.broker = Asked()
+    result = await bench.run("echo", {"command": "ls"}, agent=bench.agent())
+    assert bench.broker.previews == [{"command": "ls", "id": "call_1"}]
+    assert result.value == {"command": "ls"}
+
+
+async def test_nobody_is_asked_about_a_call_that_cannot_succeed(bench: Any) -> None:
+    async def exits() -> Any:
+        raise SystemExit(3)
+
+    async def returns(value: Any) -> Any:
+        return value
+
+    async def fails() -> Any:
+        raise ToolError("it is not there", code="GONE")
+
+    outcomes = iter([fails(), exits(), returns([1])])
+
+    async def preview(arguments: Any, call: Any) -> Any:
+        return await next(outcomes)
+
+    ran: list[Any] = []
+
+    async def body(arguments: Any, call: Any) -> None:
+        ran.append(arguments)
+
+    bench.tool("echo", body, preview=preview)
+    bench.on(TOOL_PRE_EXECUTE, decide(Ask()))
+    bench.broker = Asked()
+    agent = bench.agent()
+    assert code(await bench.run(agent=agent)) == "GONE"
+    assert "exit the process" in text(await bench.run(agent=agent))
+    assert "neither an object nor None" in text(await bench.run(agent=agent))
+    assert ran == bench.broker.previews == []
+
+
+async def test_what_needs_no_answer_is_not_previewed(bench: Any) -> None:
+    async def preview(arguments: Any, call: Any) -> Any:
+        raise ToolError("previewed")
+
+    bench.tool(preview=preview, parameters={"type": "object", "required": ["x"], "properties": {"x": {}}})
+    asked = bench.on(TOOL_PRE_EXECUTE, decide(Ask()))
+    bench.broker = Asked()
+    agent = bench.agent()
+    assert code(await bench.run(agent=agent)) == "INVALID_ARGS"
+    assert "no agent" in text(await bench.run("echo", {"x": 1}))
+    assert "previewed" in text(await bench.run("echo", {"x": 1}, agent=agent))
+    await asked.withdraw()
+    assert (await bench.run("echo", {"x": 1}, agent=agent)).value == {"x": 1}
+
+
+@pytest.mark.contract("TOOL-06")
+@pytest.mark.parametrize("follows", [True, False])
+async def test_a_call_that_is_cancelled_in_its_preview_never_ran(bench: Any, follows: bool) -> None:
+    async def preview(arguments: Any, call: Any) -> Any:
+        bench.caller.abort({"kind": "user"})
+        if follows:
+            call.signal.raise_if_aborted()
+
+    bench.tool(preview=preview)
+    bench.on(TOOL_PRE_EXECUTE, decide(Ask()))
+    bench.broker = Asked()
+    assert (await bench.run(agent=bench.agent())).error_info == BEFORE
+    assert bench.broker.previews == []
+
+
+async def test_a_preview_that_ignores_its_signal_is_ended(bench: Any) -> None:
+    async def preview(arguments: Any, call: Any) -> Any:
+        bench.caller.abort({"kind": "user"})
+        await asyncio.Event().wait()
+
+    bench.tool(preview=preview)
+    bench.on(TOOL_PRE_EXECUTE, decide(Ask()))
+    bench.broker = Asked()
+    assert (await bench.run(agent=bench.agent())).error_info == BEFORE
+
+
 @pytest.mark.contract("TOOL-19")
 async def test_one_token_and_unchanged_arguments_go_through_all_stages(bench: Any) -> None:
     calls: list[Any] = []

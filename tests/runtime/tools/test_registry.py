@@ -47,6 +47,7 @@ OUTPUT = ToolOutput({}, lambda arguments, value: [])
         ({"name": "run_code"}, "reserved"),
         ({"name": ""}, "its own name"),
         ({"execute": None}, "callable body"),
+        ({"preview": {}}, "preview"),
     ],
 )
 async def test_malformed_tools_are_refused(bench: Any, options: Any, phrase: str) -> None:

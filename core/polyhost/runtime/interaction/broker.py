@@ -86,8 +86,9 @@ class Broker:
         call_id: str | None,
         reason: str | None,
         signal: AbortSignal,
+        preview: JsonObject | None = None,
     ) -> ApprovalOutcome:
-        image = snapshot(arguments, root="arguments")
+        image = snapshot([arguments, preview], root="request")
         given: list[ApprovalAnswer] = []
 
         async def decide(request_id: str) -> object:
@@ -98,7 +99,10 @@ class Broker:
             if tool in self._remembered.get(agent.id, ()):
                 return "allowed-once"
             withdrawn = AbortController()
-            request = ApprovalRequest(request_id, agent, tool, loads(image), call_id, reason, withdrawn.signal)
+            shown = loads(image)
+            request = ApprovalRequest(
+                request_id, agent, tool, shown[0], call_id, reason, withdrawn.signal, preview=shown[1]
+            )
             try:
                 return await self._consult(request, image, signal, withdrawn, given)
             except AbortedError:
@@ -117,10 +121,14 @@ class Broker:
         withdrawn: AbortController,
         given: list[ApprovalAnswer],
     ) -> object:
-        """Ask listeners, and innermost the surfaces, whose answer is added to ``given``."""
+        """Ask listeners, and innermost the surfaces, whose answer is added to ``given``.
+
+        :param image: arguments and preview, from which each surface gets copies of its own.
+        """
 
         async def put(surface: Surface) -> ApprovalAnswer | None:
-            return await surface.approve(request._replace(arguments=loads(image)))
+            arguments, preview = loads(image)
+            return await surface.approve(request._replace(arguments=arguments, preview=preview))
 
         offer = Offer(put, checked_answer, request.signal, self._stragglers)
 

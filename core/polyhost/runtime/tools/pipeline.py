@@ -1,9 +1,10 @@
 """One tool call from its arguments to its result: the stages of agent-core 2.13, in three phases.
 
-1. snapshot of the arguments; 2. cancelled already? 3. ``tools/pre-execute``; 4. approval; 5. guards (*prepare*);
-6. ``tools/execute`` around the body; 7. output validation and rendering (*run*); 8. ``tools/post-execute``;
-9. final transforms and publication (*finish*). Failures become results; only the cancellation of the calling task
-itself comes out as an exception. Which tools exist is in ``registry``; what failures look like in ``results``.
+1. snapshot of the arguments; 2. cancelled already? 3. ``tools/pre-execute``; 4. preview and approval;
+5. guards (*prepare*); 6. ``tools/execute`` around the body; 7. output validation and rendering (*run*);
+8. ``tools/post-execute``; 9. final transforms and publication (*finish*). Failures become results; only the
+cancellation of the calling task itself comes out as an exception. Which tools exist is in ``registry``; what failures
+look like in ``results``.
 """
 
 from __future__ import annotations
@@ -147,6 +148,12 @@ class Execution:
         if call.agent is None:
             self._settle(_denied(f"{needs}, but the call has no agent to route it through", "APPROVAL_UNAVAILABLE"))
             return False
+        try:
+            preview = await self._preview()
+        except Exception as error:
+            cut_short = call.signal.aborted and isinstance(error, AbortedError)
+            self._settle(aborted_before_dispatch() if cut_short else failure_of(error), reviewed=not cut_short)
+            return False
         outcome = await interactions.approve(
             call.agent,
             call.name,
@@ -154,6 +161,7 @@ class Execution:
             call_id=call.call_id,
             reason=ask.reason,
             signal=call.signal,
+            preview=preview,
         )
         if outcome == "rejected":
             self._settle(_denied(f'the user rejected tool "{call.name}"', "APPROVAL_REJECTED"))
@@ -164,6 +172,19 @@ class Execution:
         elif outcome != "allowed-once":
             self._settle(_denied(f"{needs}, but no approval channel is available", "APPROVAL_UNAVAILABLE"))
         return self._result is None
+
+    async def _preview(self) -> JsonObject | None:
+        """What the call would do, for the person who decides; raises what keeps it from being done."""
+        call, mount = self._call, self._mount
+        if mount is None or mount.value.preview is None:
+            return None
+        tool, call.arguments = mount.value, loads(self._arguments)
+        preview = mount.call(_guarded, tool.preview, call)
+        shown = await run_to_end(preview, call.signal, tool=tool.name, limits=self._host.drain_limits)
+        call.signal.raise_if_aborted()
+        if shown is not None and not isinstance(shown, dict):
+            raise ToolError(f'tool "{tool.name}" gave a preview that is neither an object nor None')
+        return shown
 
     # -- run ---------------------------------------------------------------------------------------------------------
 
@@ -281,16 +302,16 @@ class _Body:
         try:
             signal.raise_if_aborted()
             self.started = True
-            body = self._mount.call(_execute, tool, call)
+            body = self._mount.call(_guarded, tool.execute, call)
             return await run_to_end(body, signal, tool=tool.name, limits=self._limits)
         finally:
             unlink()
             call.signal, call.contexts = wrapped, outer_contexts
 
 
-async def _execute(tool: Tool, call: ToolCall) -> Any:
+async def _guarded(function: Callable[[JsonObject, ToolCall], Awaitable[Any]], call: ToolCall) -> Any:
     try:
-        return await tool.execute(call.arguments, call)
+        return await function(call.arguments, call)
     except SystemExit as error:  # it would end the event loop
         raise ToolError(f"the tool tried to exit the process with status {error.code!r}") from error
 

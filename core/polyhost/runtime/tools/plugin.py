@@ -13,6 +13,7 @@ from polyhost.interfaces import (
     TOOL_POST_EXECUTE,
     TOOLS,
 )
+from polyhost.interfaces.tools import SPILL_FOLDER
 from polyhost.kernel.hookspecs import hookimpl
 from polyhost.kernel.plugins import PluginInfo
 from polyhost.runtime.tools.repeat import RepeatReminder
@@ -39,7 +40,7 @@ def polyhost_plugin() -> PluginInfo:
 
 @hookimpl
 async def polyhost_start(ctx: Context, config: ToolRuntimeConfig) -> None:
-    files = SpillFiles(ctx.require(HOST).home / "spill")
+    files = SpillFiles(ctx.require(HOST).home / SPILL_FOLDER)
     service = ToolService(
         ctx.kernel,
         interactions=lambda: ctx.get(INTERACTIONS),

@@ -101,6 +101,8 @@ def check_tool(key: object, tool: object) -> None:
         raise InvalidToolError(f'tool "{tool.name}" needs an output declaration with a schema and a renderer')
     if not callable(tool.execute):
         raise InvalidToolError(f'tool "{tool.name}" needs a callable body')
+    if tool.preview is not None and not callable(tool.preview):
+        raise InvalidToolError(f'the preview of tool "{tool.name}" must be callable')
     budget = tool.timeout_ms
     if budget is not None and not (_is_number(budget) and math.isfinite(budget) and budget > 0):
         raise InvalidToolError(f'timeout_ms of tool "{tool.name}" must be a positive finite number, not {budget!r}')
