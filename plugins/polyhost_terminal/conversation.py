@@ -16,6 +16,7 @@ from polyhost.interfaces import (
     INTERACTIONS,
     SESSION_DIRECTORY,
     SESSION_HEALTH,
+    STORED_SESSIONS,
     SURFACE,
     Agent,
     Command,
@@ -23,8 +24,6 @@ from polyhost.interfaces import (
     PermissionMode,
     PromptTicket,
     Session,
-    SessionDirectory,
-    SessionError,
     Surface,
     TurnOutcome,
     user_message,
@@ -34,6 +33,7 @@ from polyhost.kernel.signals import AbortController
 from polyhost_terminal.keyboard import Keyboard
 from polyhost_terminal.renderers import FinalTextRenderer, JsonRenderer, LiveRenderer, Renderer
 from polyhost_terminal.screen import Screen
+from polyhost_terminal.stored import latest_id, resolve_id
 from polyhost_terminal.surface import FixedSurface, TerminalSurface
 
 CANCELLED = 130
@@ -93,9 +93,10 @@ class Conversation:
     async def _open(self, command: CommandContext) -> OpenedSession:
         options = self._options
         directory = command.context.require(SESSION_DIRECTORY)
-        session_id = options.session_id and await resolve_id(directory, options.session_id)
+        stored = command.context.require(STORED_SESSIONS)
+        session_id = options.session_id and await resolve_id(stored, options.session_id)
         if options.latest:
-            session_id = await _latest_id(directory, str(options.cwd))
+            session_id = await latest_id(stored, str(options.cwd))
         opened = await directory.open(
             session_id,
             cwd=None if session_id else str(options.cwd),
@@ -217,24 +218,3 @@ def _exit_code(outcome: TurnOutcome) -> int:
     if reason["kind"] == "aborted" and (reason.get("reason") or {}).get("kind") == "user":
         return CANCELLED
     return 1
-
-
-async def resolve_id(directory: SessionDirectory, prefix: str) -> str:
-    """The stored session that ``prefix`` names. Raises :class:`SessionError` when none or several do."""
-    ids = [stored.header.id for stored in await directory.stored()]
-    if prefix in ids:
-        return prefix
-    matches = [id for id in ids if id.startswith(prefix)]
-    if len(matches) == 1:
-        return matches[0]
-    problem = f"{len(matches)} sessions start with {prefix!r}" if matches else f"there is no session {prefix!r}"
-    raise SessionError(f"{problem}; `hostctl sessions list` shows them", code="SESSION_NOT_FOUND")
-
-
-async def _latest_id(directory: SessionDirectory, cwd: str) -> str:
-    for stored in await directory.stored():
-        if stored.header.cwd == cwd and stored.header.origin is None:
-            return stored.header.id
-    raise SessionError(
-        f"there is no session in {cwd} to continue; leave --continue out to start one", code="SESSION_NOT_FOUND"
-    )

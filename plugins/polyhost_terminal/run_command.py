@@ -18,6 +18,7 @@ from polyhost.interfaces import (
     INTERACTIONS,
     PERMISSION_MODES,
     SESSION_DIRECTORY,
+    STORED_SESSIONS,
     PermissionMode,
 )
 from polyhost_terminal.conversation import Conversation, RunOptions
@@ -82,9 +83,8 @@ def run(
     if options.prompt is None and as_json:
         raise click.UsageError("--json needs a PROMPT")
     conversation = Conversation(options)
-    return on_host(
-        state, "run", conversation.run, requires=(SESSION_DIRECTORY, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
-    )
+    requires = (SESSION_DIRECTORY, STORED_SESSIONS, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
+    return on_host(state, "run", conversation.run, requires=requires)
 
 
 def _read_prompt(prompt: str | None) -> str | None:

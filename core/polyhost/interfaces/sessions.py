@@ -165,6 +165,11 @@ class StoredSession(NamedTuple):
     events: int | None = None
     turns: int | None = None
 
+    @property
+    def cursor(self) -> str:
+        """Where a listing goes on behind this row."""
+        return f"{self.modified}.{self.header.id}"
+
 
 class SessionPage(NamedTuple):
     """One page of a listing.
@@ -287,6 +292,10 @@ class StoredSessions(Protocol):
 
     async def matching(self, prefix: str, *, limit: int = 2) -> Sequence[str]:
         """Ids that ``prefix`` can stand for: itself, where there is such a session, else those that begin with it."""
+        ...
+
+    async def locate(self, session_id: str) -> Path:
+        """Where the log is, readable or not."""
         ...
 
     async def export(self, session_id: str) -> tuple[SessionHeader, str, bytes]:

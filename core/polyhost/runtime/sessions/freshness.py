@@ -27,8 +27,8 @@ from polyhost.runtime.sessions.digest import Digest, digest
 from polyhost.runtime.sessions.layout import FILE_NAMES, encoding_of
 from polyhost.runtime.sessions.lock import holder_of
 
-PLACES = 256
-ROUND = 128
+PLACES = 128
+ROUND = 64
 WATCHED = 512
 _BATCH = 128  # logs per transaction, so that other processes get their turn
 _SETTLED_NS = 2_000_000_000  # a directory may change again without another modification time within one clock tick
@@ -149,19 +149,18 @@ class Freshness:
     def _look_at(self, project: str, name: str, row: LogRow | None, *, locks: bool) -> LogFacts | LogRow | None:
         """What has to be stored of one session directory; None when its row is right."""
         place = f"{self._root}/{project}/{name}"
+        if row is not None and row.file is not None and _revision(f"{place}/{row.file}") == row.revision:
+            if locks and row.problem is None and (held := _is_held(place)) != bool(row.watched):
+                self._database.set_watched(row.key, held)
+            return None
         found = _newest_log(place)
-        if found is None:
-            if not os.path.isdir(place):
-                return row
-            if row is not None and row.file is None:
-                return None
-            return LogFacts(project, name, None, "", True, None, 0, 0, None, None, None)
-        file, status = found
-        if row is None or row.file != file or row.revision != revision_of(status):
-            return self._read(project, name, file, status, row)
-        if locks and row.problem is None and (held := _is_held(place)) != bool(row.watched):
-            self._database.set_watched(row.key, held)
-        return None
+        if found is not None:
+            return self._read(project, name, *found, row)
+        if not os.path.isdir(place):
+            return row
+        if row is not None and row.file is None:
+            return None
+        return LogFacts(project, name, None, "", True, None, 0, 0, None, None, None)
 
     def _read(self, project: str, name: str, file: str, status: os.stat_result, row: LogRow | None) -> LogFacts:
         path = Path(self._root, project, name, file)
@@ -201,6 +200,13 @@ def _newest_log(place: str) -> tuple[str, os.stat_result] | None:
         if stat.S_ISREG(status.st_mode) and (newest is None or status.st_mtime_ns > newest[1].st_mtime_ns):
             newest = (file, status)
     return newest
+
+
+def _revision(path: str) -> str | None:
+    try:
+        return revision_of(os.stat(path))
+    except OSError:
+        return None
 
 
 def _digest(path: Path, start: int) -> Digest:

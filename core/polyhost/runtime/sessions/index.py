@@ -48,6 +48,7 @@ class SessionIndex:
         self._clock = clock
         self._executor: ThreadPoolExecutor | None = None
         self._closed = False
+        self._has_removed = False
         # Of the thread:
         self._database: IndexDatabase | None = None
         self._substitute: IndexDatabase | None = None
@@ -73,7 +74,7 @@ class SessionIndex:
                     break
             more = limit is not None and len(rows) > limit
             sessions = [self._stored(row) for row in rows[:limit]]
-            return SessionPage(sessions, cursor_behind(sessions[-1]) if more else None, database.left_out())
+            return SessionPage(sessions, sessions[-1].cursor if more else None, database.left_out())
 
         return await self._ask(ask)
 
@@ -110,13 +111,15 @@ class SessionIndex:
 
         return await self._ask(ask)
 
-    def note(self, log: Path, *, anew: bool = False) -> None:
+    def note(self, log: Path, *, anew: bool = False, removed: bool = False) -> None:
         """Look at one log, later and in the thread: it was created, opened, closed or removed.
 
         A failure is logged; the next listing finds the change in another way. ``anew``: it was more than appended to.
+        ``removed``: its texts are to leave the file, and not only the tables, when the index is closed.
         """
         if self._closed:
             return
+        self._has_removed = self._has_removed or removed
 
         def look() -> None:
             import sqlite3
@@ -132,10 +135,6 @@ class SessionIndex:
                 _logger.exception("the session index failed at %s", log)
 
         self._thread().submit(look)
-
-    async def forget_deleted(self) -> None:
-        """Take the texts of removed logs out of the file, not only out of its tables."""
-        await self._ask(lambda database: database.forget_deleted())
 
     async def rebuild(self) -> None:
         """Make the index anew out of all logs."""
@@ -232,6 +231,11 @@ class SessionIndex:
             database.close()
 
     def _close_all(self) -> None:
+        import sqlite3
+
+        if self._database is not None and self._has_removed:
+            with contextlib.suppress(sqlite3.Error):  # another process is at it, and does the same when it ends
+                self._database.forget_deleted()
         self._close_database()
         if self._substitute is not None:
             self._substitute.close()
@@ -276,11 +280,6 @@ class SessionIndex:
 
             self._executor = ThreadPoolExecutor(1, "polyhost-index")
         return self._executor
-
-
-def cursor_behind(stored: StoredSession) -> str:
-    """The cursor of the page that begins behind a row."""
-    return f"{stored.modified}.{stored.header.id}"
 
 
 def _parsed(cursor: str) -> tuple[int, str]:

@@ -45,9 +45,15 @@ class SessionManagement:
         return await self._storage.index.search(words, limit=limit, cwd=cwd)
 
     async def matching(self, prefix: str, *, limit: int = 2) -> Sequence[str]:
-        if prefix and await self._storage.exists(prefix):
-            return [prefix]
-        return await self._storage.index.ids(prefix, limit)
+        try:
+            await self._storage.find(prefix)
+        except SessionError as error:
+            if error.code in ("SESSION_NOT_FOUND", "SESSION_ID"):
+                return await self._storage.index.ids(prefix, limit)
+        return [prefix]
+
+    async def locate(self, session_id: str) -> Path:
+        return await self._storage.find(session_id)
 
     async def export(self, session_id: str) -> tuple[SessionHeader, str, bytes]:
         return await self._storage.export(session_id)

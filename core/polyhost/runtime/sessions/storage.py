@@ -116,13 +116,10 @@ class JsonlStorage:
             return InspectedSession(stored_row(live.session.header, live.file.path), live.session.lines(), ())
         return await asyncio.to_thread(self._archive.inspect, session_id, await self._hints(session_id))
 
-    async def exists(self, session_id: str) -> bool:
-        """Whether there is a log of this id, readable or not."""
-        try:
-            await self._find(session_id)
-        except SessionError as error:
-            return error.code not in ("SESSION_NOT_FOUND", "SESSION_ID")
-        return True
+    async def find(self, session_id: str) -> Path:
+        """Where a stored log is, readable or not. Raises like :meth:`inspect`."""
+        path, _ = await asyncio.to_thread(self._archive.find, session_id, await self._hints(session_id))
+        return path
 
     async def read_from(self, session_id: str, seq: int) -> Sequence[bytes]:
         """The stored events from ``seq`` on, without any repair. Raises like :meth:`inspect`."""
@@ -148,9 +145,9 @@ class JsonlStorage:
         """See :meth:`polyhost.interfaces.sessions.StoredSessions.delete`."""
         if self._is_open(session_id):
             raise _busy(session_id)
-        path = await self._find(session_id)
+        path = await self.find(session_id)
         await asyncio.to_thread(remove, path, session_id, unchanged_since)
-        self.index.note(path)
+        self.index.note(path, removed=True)
 
     async def add(self, source: Path) -> StoredSession:
         """Take over one log file from elsewhere.
@@ -265,10 +262,6 @@ class JsonlStorage:
         await self.index.close()
 
     # Parts
-
-    async def _find(self, session_id: str) -> Path:
-        path, _ = await asyncio.to_thread(self._archive.find, session_id, await self._hints(session_id))
-        return path
 
     async def _hints(self, session_id: str) -> Sequence[Path]:
         """Where the index knows the session, where asking it is quicker than looking into each project."""
