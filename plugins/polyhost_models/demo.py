@@ -23,10 +23,12 @@ from polyhost.interfaces import (
     TextDelta,
     ToolCallDelta,
     UsageReport,
+    image_references,
     text_of,
 )
 from polyhost.kernel.signals import AbortSignal
 from polyhost.wire import json
+from polyhost_models.images import refused
 from polyhost_models.phrases import Action, Say, Use, decide, split_words
 
 _CONTEXT_WINDOW = 128_000
@@ -54,6 +56,8 @@ class DemoAdapter:
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The decided actions, word by word; the event loop gets a turn every few chunks, as with a real network."""
         signal = request.signal or AbortSignal()
+        if any(list(image_references(message["content"])) for message in request.messages):
+            raise refused("demo/demo")
         actions = decide(request)
         seed = request.messages[-1]["id"][:8] if request.messages else "0"  # unique in a session, also compacted
         tokens = 0

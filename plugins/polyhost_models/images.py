@@ -47,7 +47,7 @@ async def load_images(
 def refused(model: str) -> ModelError:
     """The error for images that ``model`` is not known to take."""
     return ModelError(
-        f"model {model} takes no images; choose one that does, or say images = true for it in the configuration",
+        f"model {model} takes no images; choose one that does (if it does, say images = true in its configuration)",
         code=UNSUPPORTED,
     )
 

@@ -42,8 +42,6 @@ DEEPSEEK_MODEL = "deepseek-official/deepseek-v4-flash"
 HELP = """\
 Type a prompt, or:
 {commands}
-  /help  Show this
-  /exit  Leave (also Ctrl-D)
 Ctrl-C cancels the running turn; twice leaves."""
 
 
@@ -187,9 +185,10 @@ class Conversation:
 
 
 def _usage(commands: Sequence[Command]) -> str:
-    calls = [f"/{command.name} {command.hint or ''}" for command in commands]
-    width = max(map(len, calls), default=0)
-    return "\n".join(f"  {call:{width}}  {command.description}" for call, command in zip(calls, commands, strict=True))
+    rows = [(f"/{command.name} {command.hint or ''}", command.description) for command in commands]
+    rows += [("/help", "Show this"), ("/exit", "Leave (also Ctrl-D)")]
+    width = max(len(call) for call, _ in rows)
+    return "\n".join(f"  {call:{width}}  {description}" for call, description in rows)
 
 
 def _screen(options: RunOptions) -> Screen:

@@ -17,6 +17,7 @@ from polyhost.interfaces import (
     text_block,
     user_message,
 )
+from polyhost_models.demo import DemoAdapter
 from polyhost_models.images import load_images
 from polyhost_models.providers import CatalogueEntry, Provider
 
@@ -73,6 +74,12 @@ async def test_images_that_cannot_be_sent(
     with pytest.raises(ModelError) as caught:
         await load_images(request, provider, lambda: attachments)
     assert caught.value.code == code
+
+
+async def test_the_demo_model_takes_no_images(ask: Any) -> None:
+    with pytest.raises(ModelError) as caught:
+        await anext(aiter(DemoAdapter().stream(ask(messages=[user_message([IMAGE])]))))
+    assert caught.value.code == "UNSUPPORTED_CONTENT"
 
 
 @pytest.mark.contract("DS-09")

@@ -37,7 +37,6 @@ def command(name: str = "greet", run: Any = None) -> Command:
     return Command(name, "Say hello", run or greet, hint="[NAME]")
 
 
-@pytest.mark.contract("BR-154")
 async def test_a_command_is_logged_with_its_outcome_under_one_id(room: Any, events: Any, commands: Commands) -> None:
     room.root.mount(COMMAND, "greet", command())
     agent = await room.open()
@@ -65,7 +64,6 @@ async def test_without_arguments_and_text_neither_is_logged(room: Any, events: A
     assert done["data"] == {"commandId": result.command_id, "kind": "success"}
 
 
-@pytest.mark.contract("BR-154")
 @pytest.mark.parametrize("line", ["greet you", "/unknown", "/", "/ greet", "//greet", "/Greet", "/greetings", ""])
 async def test_lines_that_name_no_command_do_nothing(room: Any, events: Any, commands: Commands, line: str) -> None:
     room.root.mount(COMMAND, "greet", command())

@@ -16,6 +16,7 @@ from polyhost.interfaces.json_types import JsonObject
 from polyhost.interfaces.messages import text_block
 from polyhost.interfaces.sessions import Session, SessionError, SessionHeader
 from polyhost.runtime.sessions import layout
+from polyhost.runtime.sessions.files import sync_directory
 
 if TYPE_CHECKING:
     from polyhost.runtime.sessions.intake import CheckedFile
@@ -71,7 +72,7 @@ class AttachmentFiles:
             path = folder / f"{digest}.{file.extension}"
             _write_new(path, file.content)
             blocks.append(self._block(file, digest, path))
-        _sync_folder(folder)
+        sync_directory(folder)
         return blocks
 
     def _block(self, file: CheckedFile, digest: str, path: Path) -> JsonObject:
@@ -155,11 +156,3 @@ def _write_new(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
