@@ -168,9 +168,12 @@ class IndexDatabase:
 
     def recent_places(self, limit: int) -> dict[str, int]:
         """The projects that must be looked into, and those that changed last."""
-        where = "name != '' AND (mtime = 0 OR mtime >= coalesce((SELECT min(mtime) FROM (SELECT mtime FROM places "
-        where += "WHERE name != '' ORDER BY mtime DESC LIMIT ?)), 0))"
-        return dict(self._connection.execute(f"SELECT name, mtime FROM places WHERE {where}", (limit,)))
+        rows = self._connection.execute(
+            "SELECT name, mtime FROM places WHERE mtime = 0 AND name != '' UNION SELECT * FROM "
+            "(SELECT name, mtime FROM places WHERE name != '' ORDER BY mtime DESC LIMIT ?)",
+            (limit,),
+        )
+        return dict(rows)
 
     def places_after(self, name: str, limit: int) -> dict[str, int]:
         """Projects behind ``name``, in order."""

@@ -2,7 +2,7 @@
 
 What a listing looks at, whatever the number of stored sessions:
 
-* the modification times of the root and of the projects: a directory changes when a session comes or goes, and only
+* the names of the projects, and their modification times: a directory changes when a session comes or goes, and only
   then is it read. Of many projects it is those that changed last, and a part of the others each time;
 * the logs that somebody writes, which hosts note when they begin and end to, and those that cannot be listed;
 * a part of all other logs, going round, for whatever changed behind the hosts' backs.
@@ -218,9 +218,10 @@ def _digest(path: Path, start: int) -> Digest:
 
 
 def _goes_on(row: LogRow, file: str, status: os.stat_result) -> bool:
-    """Whether the log can have been appended to only since it was read."""
+    """Whether the log seems to have been appended to since it was read, and nothing else."""
     same = row.revision.startswith(f"{status.st_dev}:{status.st_ino}:")
-    return same and row.id is not None and row.file == file and 0 < row.end <= status.st_size
+    grown = 0 < row.end <= status.st_size > row.size
+    return same and grown and row.id is not None and row.file == file
 
 
 def _is_held(place: str) -> bool:
