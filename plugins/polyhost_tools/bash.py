@@ -159,16 +159,12 @@ class Shells:
 
 def bash_tool(shells: Shells, default_timeout_ms: int = DEFAULT_TIMEOUT_MS) -> Tool:
     async def execute(arguments: JsonObject, call: ToolCall) -> JsonObject:
-        for name in ("command", "description"):
-            if not arguments[name].strip():
-                raise ArgumentError(f"{name} must not be blank")
-        timeout_ms = arguments.get("timeoutMs", default_timeout_ms)
-        if timeout_ms <= 0:
-            raise ArgumentError("timeoutMs must be positive")
-        if "\0" in arguments["command"]:
-            raise ArgumentError("command contains NUL")
-        workdir = shown_path(arguments.get("workdir", "."), call.cwd, "workdir")
-        return await shells.run(call, arguments["command"], workdir, min(timeout_ms, MAX_TIMEOUT_MS))
+        workdir = _checked_workdir(arguments, call)
+        timeout_ms = min(arguments.get("timeoutMs", default_timeout_ms), MAX_TIMEOUT_MS)
+        return await shells.run(call, arguments["command"], workdir, timeout_ms)
+
+    async def preview(arguments: JsonObject, call: ToolCall) -> None:
+        _checked_workdir(arguments, call)
 
     return Tool(
         name="bash",
@@ -181,7 +177,20 @@ def bash_tool(shells: Shells, default_timeout_ms: int = DEFAULT_TIMEOUT_MS) -> T
         output=ToolOutput(_VALUE, _render),
         execute=execute,
         access="execute",
+        preview=preview,
     )
+
+
+def _checked_workdir(arguments: JsonObject, call: ToolCall) -> str:
+    """The directory to run in, when all arguments make sense."""
+    for name in ("command", "description"):
+        if not arguments[name].strip():
+            raise ArgumentError(f"{name} must not be blank")
+    if arguments.get("timeoutMs", 1) <= 0:
+        raise ArgumentError("timeoutMs must be positive")
+    if "\0" in arguments["command"]:
+        raise ArgumentError("command contains NUL")
+    return shown_path(arguments.get("workdir", "."), call.cwd, "workdir")
 
 
 def environment(home: str, session_id: str | None, ambient: Mapping[str, str] = os.environ) -> dict[str, str | None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from polyhost.interfaces import JsonObject, Tool, ToolCall, ToolOutput, text_block
 from polyhost_tools.diffs import hunks
 from polyhost_tools.errors import ArgumentError, FileError
-from polyhost_tools.files import LARGE, FileChanges, Snapshot
+from polyhost_tools.files import LARGE, Change, Edit, FileChanges, Snapshot
 from polyhost_tools.text import decode, replace_literal, to_lf
 
 PARAMETERS: JsonObject = {
@@ -40,19 +41,11 @@ _VALUE: JsonObject = {
 
 def edit_tool(changes: FileChanges) -> Tool:
     async def execute(arguments: JsonObject, call: ToolCall) -> JsonObject:
-        old, new = arguments["old_string"], arguments["new_string"]
-        every: bool = arguments.get("replace_all", False)
-        if not old:
-            raise ArgumentError("old_string must not be empty; use write to create a file")
-        if to_lf(old) == to_lf(new):
-            raise ArgumentError("old_string and new_string are the same, so nothing would change")
+        return _value(arguments, await changes.apply(call, arguments["file_path"], _edit(arguments)))
 
-        def edit(now: Snapshot, path: str) -> tuple[str, str]:
-            before = _text(now, path)
-            return before, replace_literal(before, old, new, every=every, path=path)
-
-        made = await changes.apply(call, arguments["file_path"], edit)
-        return {"path": made.path, "before": made.before, "after": made.after, "replacedAll": every}
+    async def preview(arguments: JsonObject, call: ToolCall) -> JsonObject:
+        planned = await changes.preview(call, arguments["file_path"], _edit(arguments))
+        return await asyncio.to_thread(_meta, arguments, _value(arguments, planned))
 
     return Tool(
         name="edit",
@@ -62,7 +55,31 @@ def edit_tool(changes: FileChanges) -> Tool:
         execute=execute,
         access="write",
         writes=lambda arguments: [arguments["file_path"]],
+        preview=preview,
     )
+
+
+def _edit(arguments: JsonObject) -> Edit:
+    old, new = arguments["old_string"], arguments["new_string"]
+    if not old:
+        raise ArgumentError("old_string must not be empty; use write to create a file")
+    if to_lf(old) == to_lf(new):
+        raise ArgumentError("old_string and new_string are the same, so nothing would change")
+
+    def edit(now: Snapshot, path: str) -> tuple[str, str]:
+        before = _text(now, path)
+        return before, replace_literal(before, old, new, every=_every(arguments), path=path)
+
+    return edit
+
+
+def _every(arguments: JsonObject) -> bool:
+    every: bool = arguments.get("replace_all", False)
+    return every
+
+
+def _value(arguments: JsonObject, change: Change) -> JsonObject:
+    return {"path": change.path, "before": change.before, "after": change.after, "replacedAll": _every(arguments)}
 
 
 def _text(now: Snapshot, path: str) -> str:

@@ -12,11 +12,13 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from polyhost.interfaces import ToolCall
+from polyhost.kernel.drain import retrieve
 from polyhost.kernel.signals import AbortSignal
 from polyhost_tools.errors import ArgumentError, FileError, file_error
+from polyhost_tools.fence import Fence
 from polyhost_tools.observation import ABSENT, Observations, require_current
 from polyhost_tools.text import encode
 
@@ -40,7 +42,7 @@ class Snapshot(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change that was made: the path as it is shown, and the text before (None: new or unknown) and after."""
+    """A change, made or to be made: the path as it is shown, and the text before (None: new or unknown) and after."""
 
     path: str
     created: bool
@@ -48,8 +50,19 @@ class Change(NamedTuple):
     after: str
 
 
+class Plan(NamedTuple):
+    """What is to become of a file: the change, the file that it starts from, and its new bytes."""
+
+    change: Change
+    base: Snapshot
+    data: bytes
+
+
 Edit: TypeAlias = Callable[[Snapshot, str], tuple[str | None, str]]
 """``(the file now, its shown path) -> (text before or None, text after)``; raises to change nothing."""
+
+Check: TypeAlias = Callable[[str], None]
+"""Raises when a file of the given version may not be changed."""
 
 
 def shown_path(path: str, cwd: str | None, name: str = "file_path") -> str:
@@ -81,13 +94,20 @@ def open_regular(path: str) -> int:
     :raises FileError: FS_NOT_REGULAR_FILE for anything else, or what the system says.
     """
     with os_errors(path):
+        _require_regular(path, os.stat(path).st_mode)  # opening a device or a pipe can already do something
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
+    try:
+        _require_regular(path, os.fstat(descriptor).st_mode)
+    except FileError:
         os.close(descriptor)
-        what = "a directory" if stat.S_ISDIR(kind) else "a special file"
-        raise FileError(f"{path}: it is {what}, not a regular file", code="FS_NOT_REGULAR_FILE")
+        raise
     return descriptor
+
+
+def _require_regular(path: str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "a special file"
+        raise FileError(f"{path}: it is {what}, not a regular file", code="FS_NOT_REGULAR_FILE")
 
 
 def content_hash(data: bytes = b"") -> blake2b:
@@ -144,46 +164,86 @@ def write_staged(path: str, data: bytes, mode: int, signal: AbortSignal) -> None
 
 
 class FileChanges:
-    """The one way in which tools change files: seen, unchanged since, one at a time, in one step.
+    """The one way in which tools change files: open to tools, seen, unchanged since, one at a time, in one step.
 
     :param require_read: False lets a session change files that it has not read.
     """
 
-    def __init__(self, observations: Observations, *, require_read: bool = True) -> None:
-        self.observations = observations
+    def __init__(self, observations: Observations, fence: Fence, *, require_read: bool = True) -> None:
+        self._observations = observations
+        self._fence = fence
         self._require_read = require_read
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._previewed: WeakKeyDictionary[ToolCall, str] = WeakKeyDictionary()
+
+    async def preview(self, call: ToolCall, path: str, edit: Edit) -> Change:
+        """What :meth:`apply` would do now. If the file is another one by then, that will refuse to do it.
+
+        :raises FileError: as :meth:`apply`.
+        """
+        moment, (shown, target) = self._observations.moment, await self._resolve(call, path)
+        plan = await asyncio.to_thread(_plan, shown, target, edit, self._check(call, shown, target, moment))
+        self._previewed[call] = plan.base.version
+        return plan.change
 
     async def apply(self, call: ToolCall, path: str, edit: Edit) -> Change:
         """Replace the text of the file at ``path`` by what ``edit`` makes of it.
 
-        :raises FileError: a freshness code, what ``edit`` raises, or an I/O code.
+        :raises FileError: a freshness code, what ``edit`` raises, FS_PERMISSION_DENIED or another I/O code.
         """
-        shown = shown_path(path, call.cwd)
-        moment = self.observations.moment  # changes that begin together do not see each other's result
-        with os_errors(shown):
-            target = await asyncio.to_thread(os.path.realpath, shown)
-        seen = self.observations.seen(call.session_id, target, moment) if call.session_id else None
-        lock = self._locks.setdefault(target, asyncio.Lock())
-        checked = self._require_read and call.session_id is not None
-        async with lock:
+        moment = self._observations.moment  # changes that begin together do not see each other's result
+        shown, target = await self._resolve(call, path)
+        async with self._locks.setdefault(target, asyncio.Lock()):
             if call.signal.aborted:
                 raise FileError(f"{shown}: the change was aborted, the file is as it was", code="FS_ABORTED")
-            made, version = await asyncio.to_thread(_change, shown, target, edit, seen, checked, call.signal)
-        if call.session_id is not None:
-            self.observations.note(call.session_id, target, version)
-        return made
+            check = self._check(call, shown, target, moment)
+            work = asyncio.ensure_future(asyncio.to_thread(_change, shown, target, edit, check, call.signal))
+            try:
+                change, version = await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])  # the thread goes on, and until it ends the file is nobody else's
+                retrieve(work)
+                self._observations.changed(target)
+                raise
+            self._observations.changed(target)
+            if call.session_id is not None:
+                self._observations.note(call.session_id, target, version)
+        return change
+
+    async def _resolve(self, call: ToolCall, path: str) -> tuple[str, str]:
+        """The path as it is shown, and where it leads."""
+        shown = shown_path(path, call.cwd)
+        with os_errors(shown):
+            return shown, await asyncio.to_thread(self._fence.resolve, shown, call.cwd, reading=False)
+
+    def _check(self, call: ToolCall, shown: str, target: str, moment: int) -> Check:
+        """What the version of the file has to pass before the call may change it."""
+        session = call.session_id if self._require_read else None
+        seen = self._observations.seen(session, target, moment) if session is not None else None
+        previewed = self._previewed.get(call)
+
+        def check(version: str) -> None:
+            if session is not None:
+                require_current(shown, seen, version)
+            if previewed not in (None, version):
+                raise FileError(
+                    f"{shown}: it has changed since the change was approved; re-read the file, then retry",
+                    code="FS_STALE_VERSION",
+                )
+
+        return check
 
 
-def _change(
-    shown: str, target: str, edit: Edit, seen: str | None, checked: bool, signal: AbortSignal
-) -> tuple[Change, str]:
+def _plan(shown: str, target: str, edit: Edit, check: Check) -> Plan:
     now = take_snapshot(target)
-    if checked:
-        require_current(shown, seen, now.version)
+    check(now.version)
     before, after = edit(now, shown)
-    data = encode(after, shown)
-    write_staged(target, data, now.mode, signal)
+    return Plan(Change(shown, now.absent, before, after), now, encode(after, shown))
+
+
+def _change(shown: str, target: str, edit: Edit, check: Check, signal: AbortSignal) -> tuple[Change, str]:
+    plan = _plan(shown, target, edit, check)
+    write_staged(target, plan.data, plan.base.mode, signal)
     with os_errors(shown):
-        version = version_of(os.stat(target), data if len(data) < LARGE else None)
-    return Change(shown, now.absent, before, after), version
+        version = version_of(os.stat(target), plan.data if len(plan.data) < LARGE else None)
+    return plan.change, version

@@ -47,7 +47,8 @@ def glob_tool(search: Search, spill: Spill | None) -> Tool:
         found = await search.run(call, [*vector, *(f"--glob=!{name}" for name in _EXCLUDED)], path)
         root = shown_path(".", call.cwd)
         names = [os.fsdecode(name) for name in found.stdout.split(b"\0") if name]
-        paths = [_relative(name, root).encode("utf-8", "replace").decode() for name in names]
+        shown = [_relative(name, root) for name in names if not found.hidden.covers(name)]
+        paths = [name.encode("utf-8", "replace").decode() for name in shown]
         value: JsonObject = {"paths": paths[:MAX_PATHS], "total": len(paths)}
         if len(paths) > MAX_PATHS:
             full = await asyncio.to_thread(save_full, spill, call, "glob.txt", "\n".join(paths) + "\n")

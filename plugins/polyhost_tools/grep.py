@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from base64 import b64decode
 from typing import Any
 
 from polyhost.interfaces import JsonObject, Spill, Tool, ToolCall, ToolOutput, text_block
 from polyhost.wire.json import loads
 from polyhost_tools.errors import ArgumentError, FileError
-from polyhost_tools.files import shown_path
+from polyhost_tools.fence import Hidden
+from polyhost_tools.files import open_regular, shown_path
 from polyhost_tools.search import TIMEOUT_MS, Search, fitting, path_parameter, save_full
 
 MAX_MATCHES = 250
@@ -49,13 +51,13 @@ def grep_tool(search: Search, spill: Spill | None) -> Tool:
         if not pattern:
             raise ArgumentError("pattern must not be empty")
         path = arguments.get("path")
-        if path is not None and not await asyncio.to_thread(os.path.exists, shown_path(path, call.cwd, "path")):
-            raise FileError(f"{path}: there is no such file or directory", code="FS_NOT_FOUND")
+        if path is not None:
+            await asyncio.to_thread(_require_searchable, shown_path(path, call.cwd, "path"))
         vector = ["--json", f"--regexp={pattern}"]
         if "include" in arguments:
             vector.append(f"--glob={arguments['include']}")
         found = await search.run(call, vector, path)
-        matches = await asyncio.to_thread(parse_matches, found.stdout)
+        matches = await asyncio.to_thread(parse_matches, found.stdout, found.hidden)
         value: JsonObject = {"matches": matches[:MAX_MATCHES], "total": len(matches)}
         if len(matches) > MAX_MATCHES:
             text = "\n".join(_listing(matches)) + "\n"
@@ -76,14 +78,27 @@ def grep_tool(search: Search, spill: Spill | None) -> Tool:
     )
 
 
-def parse_matches(stdout: bytes) -> list[JsonObject]:
-    """``{path, line, text}`` of each matching line, grouped by file in the order in which files came up."""
+def _require_searchable(path: str) -> None:
+    """ripgrep waits for pipes and never ends with some devices."""
+    if not os.path.exists(path):
+        raise FileError(f"{path}: there is no such file or directory", code="FS_NOT_FOUND")
+    if not os.path.isdir(path):
+        os.close(open_regular(path))
+
+
+def parse_matches(stdout: bytes, hidden: Hidden) -> list[JsonObject]:
+    """``{path, line, text}`` of each matching line, grouped by file in the order in which files came up.
+
+    :param hidden: what is left out.
+    """
     groups: dict[str, list[JsonObject]] = {}
     for line in stdout.splitlines():
         record = loads(line)
         if record["type"] != "match":
             continue
         data = record["data"]
+        if hidden.covers(_file_name(data["path"])):
+            continue
         path = _text(data["path"], "[path is not valid UTF-8]").removeprefix("./")
         match = {"path": path, "line": data["line_number"], "text": preview(_text(data["lines"], _NOT_TEXT))}
         groups.setdefault(path, []).append(match)
@@ -93,6 +108,11 @@ def parse_matches(stdout: bytes) -> list[JsonObject]:
 def _text(value: JsonObject, placeholder: str) -> str:
     text: str = value.get("text", placeholder)
     return text
+
+
+def _file_name(value: JsonObject) -> str:
+    text: str | None = value.get("text")
+    return os.fsdecode(b64decode(value["bytes"])) if text is None else text
 
 
 def preview(line: str) -> str:

@@ -23,12 +23,21 @@ SUPERSEDED: Final = "superseded"
 class Observations:
     """Last seen versions, by session and resolved path.
 
-    :ivar moment: grows with everything that is seen anew; tells what was seen before from what came later.
+    :ivar moment: grows with every change and everything that is seen anew; tells before from after.
     """
 
     def __init__(self) -> None:
         self.moment = 0
+        self._changes: OrderedDict[str, int] = OrderedDict()
         self._sessions: dict[str, OrderedDict[str, tuple[str, int]]] = {}
+
+    def changed(self, path: str) -> None:
+        """The file was changed, even if to what it was before."""
+        self.moment += 1
+        self._changes[path] = self.moment
+        self._changes.move_to_end(path)
+        if len(self._changes) > MAX_FILES:
+            self._changes.popitem(last=False)
 
     def note(self, session_id: str, path: str, version: str) -> None:
         seen = self._sessions.setdefault(session_id, OrderedDict())
@@ -42,13 +51,14 @@ class Observations:
     def seen(self, session_id: str, path: str, moment: int) -> str | None:
         """The version that the session had seen at ``moment``, None when it had seen none.
 
-        A version that was seen later took the place of that one, which therefore is no longer current.
+        When the file was changed later, by whatever session, or another version of it was seen later, that one is no
+        longer current.
         """
         seen = self._sessions.get(session_id)
         if seen is None or path not in seen:
             return None
         version, since = seen[path]
-        return version if since <= moment else SUPERSEDED
+        return version if max(since, self._changes.get(path, 0)) <= moment else SUPERSEDED
 
     def forget(self, session_id: str) -> None:
         self._sessions.pop(session_id, None)

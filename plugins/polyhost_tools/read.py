@@ -10,6 +10,7 @@ from typing import Any
 from polyhost.interfaces import JsonObject, Tool, ToolCall, ToolOutput, text_block
 from polyhost.kernel.signals import AbortSignal
 from polyhost_tools.errors import ArgumentError, FileError
+from polyhost_tools.fence import Fence
 from polyhost_tools.files import LARGE, content_hash, open_regular, os_errors, shown_path, version_of
 from polyhost_tools.observation import ABSENT, Observations
 
@@ -86,14 +87,14 @@ _LANGUAGES = {
 }
 
 
-def read_tool(observations: Observations) -> Tool:
+def read_tool(observations: Observations, fence: Fence) -> Tool:
     """The tool; what it reads is noted in ``observations``."""
 
     async def execute(arguments: JsonObject, call: ToolCall) -> JsonObject:
         offset = _whole(arguments.get("offset", 1), "offset")
         limit = _whole(arguments.get("limit", MAX_LINES), "limit", MAX_LINES)
         path = shown_path(arguments["file_path"], call.cwd)
-        target = await asyncio.to_thread(os.path.realpath, path)
+        target = await asyncio.to_thread(fence.resolve, path, call.cwd, reading=True)
         try:
             window, version = await asyncio.to_thread(read_window, path, offset, limit, call.signal)
         except FileError as error:

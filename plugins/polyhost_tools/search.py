@@ -26,6 +26,7 @@ from polyhost.process import (
 )
 from polyhost.wire.json import dumps
 from polyhost_tools.errors import SearchError
+from polyhost_tools.fence import Fence, Hidden
 from polyhost_tools.files import shown_path
 
 TIMEOUT_MS = 30_000
@@ -40,10 +41,11 @@ _OVERFLOW = {"kind": "overflow"}
 
 
 class Output(NamedTuple):
-    """What ripgrep found: its raw output, and what it complained of although it went on."""
+    """What ripgrep found: its raw output, what it complained of although it went on, and what not to show of it."""
 
     stdout: bytes
     complaint: str | None
+    hidden: Hidden = Hidden()
 
 
 @cache
@@ -71,17 +73,24 @@ def ripgrep() -> str:
 
 
 class Search:
-    """Runs ripgrep as a supervised child."""
+    """Runs ripgrep as a supervised child, outside of what is closed to tools."""
 
-    def __init__(self, processes: ProcessSupervisor) -> None:
+    def __init__(self, processes: ProcessSupervisor, fence: Fence) -> None:
         self._processes = processes
+        self._fence = fence
 
     async def run(self, call: ToolCall, arguments: Sequence[str], path: str | None) -> Output:
         """Search ``path`` (None: the working directory) in the working directory of the call.
 
+        ripgrep is kept out of closed places below ``path`` where it can be told; the caller leaves out of the result
+        what ``hidden`` covers.
+
+        :raises FileError: FS_PERMISSION_DENIED when ``path`` is closed.
         :raises SearchError: SEARCH_INVALID_PATTERN, SEARCH_FAILED, SEARCH_RAW_OUTPUT_OVERFLOW or SEARCH_ABORTED.
         """
-        root = shown_path(".", call.cwd)
+        root, path = shown_path(".", call.cwd), path or "."
+        target = await asyncio.to_thread(self._fence.resolve, os.path.join(root, path), root, reading=True)
+        hidden = await asyncio.to_thread(self._fence.hidden, root, path, target)
         overflow = AbortController()
         signal, unlink = any_signal(call.signal, overflow.signal)
         received = 0
@@ -93,7 +102,7 @@ class Search:
                 overflow.abort(_OVERFLOW)
 
         spec = SpawnSpec(
-            argv=[ripgrep(), "--no-config", *arguments, "--", path or "."],
+            argv=[ripgrep(), "--no-config", *arguments, *hidden.globs(), "--", path],
             cwd=root,
             stdin="ignore",
             stdout=Collect(MAX_RAW_BYTES, on_data=count),
@@ -120,7 +129,8 @@ class Search:
         stdout, stderr = handle.collected.stdout, handle.collected.stderr
         assert stdout is not None
         assert stderr is not None
-        return classify(status.exit_code, status.signal_name, stdout.read_from().data, stderr.read_from().text)
+        output = classify(status.exit_code, status.signal_name, stdout.read_from().data, stderr.read_from().text)
+        return output._replace(hidden=hidden)
 
 
 async def _ended(handle: ProcessHandle) -> ExitStatus:

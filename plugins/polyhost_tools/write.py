@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from polyhost.interfaces import JsonObject, Tool, ToolCall, ToolOutput
 from polyhost_tools.diffs import hunks
 from polyhost_tools.errors import FileError
-from polyhost_tools.files import LARGE, FileChanges, Snapshot
+from polyhost_tools.files import LARGE, Change, Edit, FileChanges, Snapshot
 from polyhost_tools.read import envelope
 from polyhost_tools.text import decode, with_endings_of
 
@@ -36,14 +37,11 @@ _VALUE: JsonObject = {
 
 def write_tool(changes: FileChanges) -> Tool:
     async def execute(arguments: JsonObject, call: ToolCall) -> JsonObject:
-        def edit(now: Snapshot, path: str) -> tuple[str | None, str]:
-            before = _text(now, path)
-            content: str = arguments["content"]
-            return before, content if before is None else with_endings_of(before, content)
+        return _value(await changes.apply(call, arguments["file_path"], _edit(arguments)))
 
-        made = await changes.apply(call, arguments["file_path"], edit)
-        operation = "create" if made.created else "update"
-        return {"path": made.path, "operation": operation, "before": made.before, "after": made.after}
+    async def preview(arguments: JsonObject, call: ToolCall) -> JsonObject:
+        planned = await changes.preview(call, arguments["file_path"], _edit(arguments))
+        return await asyncio.to_thread(_meta, arguments, _value(planned))
 
     return Tool(
         name="write",
@@ -53,7 +51,23 @@ def write_tool(changes: FileChanges) -> Tool:
         execute=execute,
         access="write",
         writes=lambda arguments: [arguments["file_path"]],
+        preview=preview,
     )
+
+
+def _edit(arguments: JsonObject) -> Edit:
+    content: str = arguments["content"]
+
+    def edit(now: Snapshot, path: str) -> tuple[str | None, str]:
+        before = _text(now, path)
+        return before, content if before is None else with_endings_of(before, content)
+
+    return edit
+
+
+def _value(change: Change) -> JsonObject:
+    operation = "create" if change.created else "update"
+    return {"path": change.path, "operation": operation, "before": change.before, "after": change.after}
 
 
 def _text(now: Snapshot, path: str) -> str | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,7 +26,7 @@ from polyhost.interfaces import (
     text_of,
 )
 from polyhost.kernel.context import Kernel
-from polyhost.kernel.fibers import FiberSpec
+from polyhost.kernel.fibers import FiberSpec, FiberState
 from polyhost.kernel.signals import AbortController
 from polyhost.process import ProcessSupervisor
 from polyhost.runtime.interaction import plugin as interaction_plugin
@@ -33,7 +35,7 @@ from polyhost.runtime.sessions.log import LiveSession
 from polyhost.runtime.tools import plugin as runtime_plugin
 from polyhost.runtime.tools.config import ToolRuntimeConfig
 from polyhost_tools import plugin as tools_plugin
-from polyhost_tools.config import ToolsConfig
+from polyhost_tools.config import NAMES, ToolsConfig
 
 
 class FakeAgent:
@@ -69,13 +71,16 @@ class Workbench:
             (interaction_plugin, InteractionConfig()),
             (tools_plugin, config),
         ):
-            info = plugin.polyhost_plugin()
-            start: Any = plugin.polyhost_start
-            spec = FiberSpec(info.name, start, info.requires, lambda settings=settings: settings)
-            fiber = context.install(spec)
-            await fiber.settled()
-            assert not fiber.missing
+            await self.install(plugin, settings)
         self.tools = context.get(TOOLS)
+
+    async def install(self, plugin: Any, settings: Any, name: str | None = None) -> None:
+        info = plugin.polyhost_plugin()
+        spec = FiberSpec(name or info.name, plugin.polyhost_start, info.requires, lambda: settings)
+        fiber = self.kernel.root.install(spec)
+        await fiber.settled()
+        assert not fiber.missing
+        assert fiber.state is FiberState.ACTIVE
 
     async def aclose(self) -> None:
         await self.kernel.aclose()
@@ -159,6 +164,30 @@ async def asking(tmp_path: Path) -> AsyncIterator[Workbench]:
 
 
 @pytest.fixture
+async def supervised(tmp_path: Path) -> AsyncIterator[Workbench]:
+    """In ``ask`` mode: every change and every command asks."""
+    made = await _started(tmp_path, ToolsConfig(), "ask")
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def trusting(tmp_path: Path) -> AsyncIterator[Workbench]:
+    """In ``ask`` mode, without the rule that files are read before they are changed."""
+    made = await _started(tmp_path, ToolsConfig(require_read=False), "ask")
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def bare(tmp_path: Path) -> AsyncIterator[Workbench]:
+    """With bash only."""
+    made = await _started(tmp_path, ToolsConfig(disabled=[name for name in NAMES if name != "bash"]))
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
 async def unspilled(tmp_path: Path) -> AsyncIterator[Workbench]:
     """With results of any size in the conversation."""
     made = await _started(tmp_path, ToolsConfig(), inline=0)
@@ -184,6 +213,12 @@ class Reader:
     @staticmethod
     def fifo(path: Path) -> Path:
         os.mkfifo(path)
+        return path
+
+    @staticmethod
+    def socket(path: Path) -> Path:
+        with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):  # whose whole path may be too long
+            made.bind(path.name)
         return path
 
 

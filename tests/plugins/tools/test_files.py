@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polyhost.interfaces import ToolCall
 from polyhost_tools import files as files_module
+from polyhost_tools.errors import FileError
+from polyhost_tools.fence import Fence
+from polyhost_tools.files import FileChanges, content_hash
+from polyhost_tools.observation import Observations
 
 # -- read --------------------------------------------------------------------------------------
 
@@ -335,6 +341,74 @@ async def test_of_two_concurrent_changes_one_is_stale(bench: Any) -> None:
         assert bench.get("f") == f"{leg}{winner}\n".encode()
         for session in ("s1", "s2"):
             await bench.text("read", session, file_path="f")
+
+
+class Editing:
+    """A change in a thread of its own that stops in the middle until it is let go."""
+
+    def __init__(self, bench: Any, text: str) -> None:
+        self.call = ToolCall(
+            call_id="c",
+            name="write",
+            arguments={},
+            signal=bench.caller.signal,
+            agent=bench.agent(),
+            cwd=str(bench.root),
+        )
+        self.begun, self.go = threading.Event(), threading.Event()
+        self._text = text
+
+    def __call__(self, now: Any, path: str) -> tuple[str, str]:
+        self.begun.set()
+        assert self.go.wait(10)
+        return now.data.decode(), self._text
+
+
+@pytest.fixture
+def changes(bench: Any) -> Any:
+    made = FileChanges(Observations(), Fence(str(bench.home), str(bench.home / "spill")))
+    target = str(bench.put("f", "start\n"))
+    made._observations.note("s1", target, content_hash(b"start\n").hexdigest())
+    return made
+
+
+@pytest.mark.contract("FS-06")
+@pytest.mark.parametrize("text", ["other\n", "start\n"])
+async def test_a_change_that_begins_during_another_is_stale_whatever_that_writes(
+    bench: Any, changes: Any, text: str
+) -> None:
+    one, two = Editing(bench, text), Editing(bench, "two\n")
+    two.go.set()
+    first = asyncio.ensure_future(changes.apply(one.call, "f", one))
+    await asyncio.to_thread(one.begun.wait, 10)
+    second = asyncio.ensure_future(changes.apply(two.call, "f", two))
+    await asyncio.sleep(0)  # it has begun
+    one.go.set()
+    assert (await first).after == text
+    with pytest.raises(FileError) as caught:
+        await second
+    assert caught.value.code == "FS_STALE_VERSION"
+    assert not two.begun.is_set()
+    assert bench.get("f") == text.encode()
+    assert (await changes.apply(two.call, "f", two)).after == "two\n"
+
+
+@pytest.mark.contract("FS-06")
+async def test_a_cancelled_change_keeps_others_out_until_it_has_ended(bench: Any, changes: Any) -> None:
+    one, two = Editing(bench, "one\n"), Editing(bench, "two\n")
+    two.go.set()
+    first = asyncio.ensure_future(changes.apply(one.call, "f", one))
+    await asyncio.to_thread(one.begun.wait, 10)
+    first.cancel()
+    second = asyncio.ensure_future(changes.apply(two.call, "f", two))
+    done, _ = await asyncio.wait([first, second], timeout=0.1)
+    assert not done
+    one.go.set()
+    with pytest.raises(FileError) as caught:
+        await second
+    assert caught.value.code == "FS_STALE_VERSION"
+    assert first.cancelled()
+    assert bench.get("f") == b"one\n"
 
 
 @pytest.mark.contract("FS-10")

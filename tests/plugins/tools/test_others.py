@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from polyhost.interfaces import SURFACE, ApprovalAnswer, QuestionError, SessionError
+from polyhost_tools import plugin as tools_plugin
 from polyhost_tools.config import NAMES, ToolsConfig
 
 
@@ -105,6 +106,15 @@ async def test_all_tools_are_mounted_and_named(bench: Any) -> None:
     schemas = bench.tools.schemas()
     assert tuple(schema["name"] for schema in schemas) == NAMES
     assert all(schema["description"] for schema in schemas)
+
+
+async def test_a_taken_name_costs_one_tool_only(bare: Any, caplog: Any) -> None:
+    await bare.install(tools_plugin, ToolsConfig(), "shipped")
+    assert tuple(schema["name"] for schema in bare.tools.schemas()) == NAMES
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    for part in ("bash", "'tools'", "'shipped'"):
+        assert part in record.getMessage()
 
 
 @pytest.mark.parametrize("settings", [{"disabled": ["nope"]}, {"bash_timeout_ms": 0}, {"bash_timeout_ms": 600_001}])
