@@ -53,6 +53,9 @@ class TerminalSurface:
         screen = self._screen
         screen.line(f"  {request.tool} wants to run with:", "yellow")
         screen.arguments(request.arguments)
+        if request.preview and request.preview.get("diffs"):
+            screen.line("  which would change:", "yellow")
+            screen.diffs(request.preview["diffs"])
         if request.reason:
             screen.line(f"    reason: {request.reason}")
         self._keyboard.discard()
