@@ -77,6 +77,16 @@ def test_nothing_is_folded_before_somebody_reads(desk: Desk) -> None:
 
 
 @pytest.mark.contract("PRJ-01")
+def test_folds_that_are_apart_catch_up_together(desk: Desk) -> None:
+    for key in ("early", "late"):
+        desk.mount(key, counting())
+    desk.note()
+    assert desk.registry.state(desk.session, "early") == {"count": 1}
+    desk.note()
+    assert desk.values() == {"early": {"count": 2}, "late": {"count": 2}}
+
+
+@pytest.mark.contract("PRJ-01")
 def test_an_empty_log_has_initial_values_as_of_no_event(desk: Desk) -> None:
     desk.mount("count", counting())
     assert desk.registry.read(desk.session) == (-1, {"count": {"count": 0}})

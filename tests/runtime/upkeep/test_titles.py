@@ -178,13 +178,28 @@ async def test_the_provider_improves_the_first_title(room: Any, events: Any, tit
 async def test_a_late_answer_does_not_override_a_rename(room: Any, events: Any, titles: Any, thinker: Thinker) -> None:
     agent = await room.open()
     await room.say(agent, "a prompt")
-    await in_time(thinker.asked.get())
+    request = await in_time(thinker.asked.get())
     titles.rename(agent.session, "mine")
+    assert request.signal.aborted
     thinker.answers.put_nowait(ProposedTitle("theirs"))
     await until(lambda: thinker.ended == 1)
     await asyncio.sleep(0)
     assert titles.title(agent.session) == "mine"
     assert [event["data"]["title"] for event in events(agent, "session/title")] == ["a prompt", "mine"]
+
+
+@pytest.mark.contract("TTL-02")
+async def test_a_late_answer_does_not_override_a_title_that_somebody_else_logged(
+    room: Any, titles: Any, thinker: Thinker
+) -> None:
+    agent = await room.open()
+    await room.say(agent, "a prompt")
+    await in_time(thinker.asked.get())
+    agent.session.append("session/title", {"title": "mine", "messageSeqs": [], "source": {"kind": "user"}})
+    thinker.answers.put_nowait(ProposedTitle("theirs"))
+    await until(lambda: thinker.ended == 1)
+    await in_time(titles.close())
+    assert titles.title(agent.session) == "mine"
 
 
 @pytest.mark.contract("TTL-02")
