@@ -197,8 +197,8 @@ async def test_a_late_answer_does_not_override_a_title_that_somebody_else_logged
     await in_time(thinker.asked.get())
     agent.session.append("session/title", {"title": "mine", "messageSeqs": [], "source": {"kind": "user"}})
     thinker.answers.put_nowait(ProposedTitle("theirs"))
-    await until(lambda: thinker.ended == 1)
-    await in_time(titles.close())
+    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("title of")])
+    assert thinker.ended == 1
     assert titles.title(agent.session) == "mine"
 
 
