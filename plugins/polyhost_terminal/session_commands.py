@@ -18,7 +18,7 @@ from polyhost.interfaces import SESSION_DIRECTORY, STORED_SESSIONS, SessionPage,
 from polyhost.wire import json
 from polyhost_terminal import session_upkeep, transcript
 from polyhost_terminal.screen import Screen
-from polyhost_terminal.stored import facts, resolve_id, when, with_sessions
+from polyhost_terminal.stored import counted, facts, resolve_id, when, with_sessions
 
 _SEARCH_LIMIT = 20
 
@@ -133,7 +133,7 @@ def _print_rest(page: SessionPage, workspace: str | None) -> None:
     if page.cursor is not None:
         click.echo(f"there are more: --cursor {shlex.quote(page.cursor)}", err=True)
     if page.left_out:
-        click.echo(f"{page.left_out} logs cannot be read; `hostctl sessions doctor` says why", err=True)
+        click.echo(f"{counted(page.left_out, 'log')} cannot be read; `hostctl sessions doctor` says why", err=True)
 
 
 def _shown(text: str | None) -> str:

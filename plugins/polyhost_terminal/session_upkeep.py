@@ -23,7 +23,7 @@ from polyhost.interfaces import (
     TitleError,
 )
 from polyhost_terminal.keyboard import Keyboard
-from polyhost_terminal.stored import resolve_id, when, with_sessions
+from polyhost_terminal.stored import counted, resolve_id, when, with_sessions
 from polyhost_terminal.transcript import markdown
 
 _UNITS_MS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -111,7 +111,7 @@ def delete_sessions(state: HostState, session_ids: tuple[str, ...], yes: bool) -
         ids = [await resolve_id(stored, session_id) for session_id in session_ids]
         for id in ids:
             click.echo(f"{printable(id)}  {await stored.locate(id)}")
-        if not await _confirmed(f"Delete {_count(len(ids), 'session')}", yes):
+        if not await _confirmed(f"Delete {counted(len(ids), 'session')}", yes):
             return 1
         return await _delete(stored, dict.fromkeys(ids))
 
@@ -138,9 +138,9 @@ def prune_sessions(state: HostState, age: int, dry_run: bool, yes: bool) -> int:
         for row in old:
             click.echo(f"{printable(row.header.id)}  {when(row.modified)}  {printable(row.title or '')}")
         if not old or dry_run:
-            click.echo(f"{_count(len(old), 'session')} to delete", err=True)
+            click.echo(f"{counted(len(old), 'session')} to delete", err=True)
             return 0
-        if not await _confirmed(f"Delete {_count(len(old), 'session')}", yes):
+        if not await _confirmed(f"Delete {counted(len(old), 'session')}", yes):
             return 1
         return await _delete(stored, {row.header.id: row.modified for row in old})
 
@@ -165,7 +165,7 @@ def diagnose_sessions(state: HostState, session_id: str | None, fix: bool) -> in
         if fix:
             await stored.rebuild_index()
         unusable = sum(row.problem is not None for row in rows)
-        click.echo(f"{_count(len(rows), 'log')}, {unusable} of them cannot be opened", err=True)
+        click.echo(f"{counted(len(rows), 'log')}, {unusable} of them cannot be opened", err=True)
         return int(unusable > 0)
 
     return with_sessions(state, diagnose)
@@ -201,7 +201,7 @@ async def _delete(stored: StoredSessions, ids: dict[str, int | None] | dict[str,
         except SessionError as error:
             failures += 1
             _complain(error)
-    click.echo(f"{_count(len(ids) - failures, 'session')} deleted", err=True)
+    click.echo(f"{counted(len(ids) - failures, 'session')} deleted", err=True)
     return int(failures > 0)
 
 
@@ -241,7 +241,3 @@ def _write_private(path: Path, content: bytes) -> None:
 
 def _complain(error: SessionError | None) -> None:
     click.echo(f"hostctl: {error.message if error is not None else 'unknown failure'}", err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -61,3 +61,7 @@ def facts(stored: StoredSession) -> dict[str, Any]:
 def when(milliseconds: int) -> str:
     """A time in the zone of the user."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

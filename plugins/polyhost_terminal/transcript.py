@@ -37,7 +37,7 @@ def show(screen: Screen, lines: Sequence[bytes]) -> None:
 def markdown(stored: StoredSession, lines: Sequence[bytes]) -> str:
     """The whole conversation; tool results in full."""
     header = stored.header
-    title = next((title for title in _titles(lines)), stored.title or header.id)
+    title = next(_titles(lines), header.id)
     parts = [f"# {title}", f"Session `{header.id}`, begun {when(header.created_at)} in `{header.cwd or '-'}`"]
     for event in map(json.loads, lines):
         parts.extend(_paragraphs(event["type"], event["data"]))

@@ -188,7 +188,7 @@ async def test_deleted_texts_leave_the_file(root: Path, write: Any, storage: Jso
     await storage.delete("a")
     assert await storage.index.search("zebrafish", limit=1) == []
     await storage.close()
-    content = b"".join(path.read_bytes() for path in root.glob("index.sqlite*"))
+    content = index_bytes(root)
     assert b"other" in content
     assert b"zebrafish" not in content
 
@@ -489,6 +489,10 @@ async def test_several_processes_share_the_index(root: Path, indexes: Any) -> No
     assert set(await listed(indexes())) == expected
     assert {row[0] for row in sqlite_rows(root, "SELECT id FROM logs")} == expected
     assert len(sqlite_rows(root, "SELECT id FROM logs")) == len(expected)
+
+
+def index_bytes(root: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in root.glob("index.sqlite*"))
 
 
 def sqlite_rows(root: Path, query: str) -> list[Any]:

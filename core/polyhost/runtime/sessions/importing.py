@@ -44,6 +44,7 @@ def import_log(source: Path, root: Path, catalogue: EventCatalogue) -> tuple[Ses
     encoding: Encoding = "zstd" if is_compressed(raw) else "plain"
     log = read_log(raw, encoding, str(source), catalogue)
     place = directory(root, log.header)
+    _refuse_double(root, log.header)  # before anything is made; and once more when nobody else can begin it
     try:
         unsynced = make_directories(place)
         lock = acquire(place, log.header.id)

@@ -21,7 +21,7 @@ from polyhost.runtime.sessions import header as headers
 
 if TYPE_CHECKING:
     import sqlite3
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     from polyhost.runtime.sessions.database import IndexDatabase, LogRow
     from polyhost.runtime.sessions.freshness import Freshness
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 INDEX_NAME = "index.sqlite"
 _RETRY_SECONDS = 60.0
+_ANNOUNCE_SECONDS = 0.25
 _ROUNDS = 3  # of looking at a page's logs and reading those again that changed
 _CORRUPT = frozenset({1, 11, 26})  # SQLITE_ERROR (tables missing), SQLITE_CORRUPT, SQLITE_NOTADB
 
@@ -111,14 +112,23 @@ class SessionIndex:
 
         return await self._ask(ask)
 
-    def note(self, log: Path, *, anew: bool = False, removed: bool = False) -> None:
+    async def announce(self, log: Path, *, anew: bool = False) -> None:
+        """Note a log before it is written to, so that listings of all hosts look at it from now on.
+
+        Waits for that, but not for long: the log itself does not depend on it.
+        """
+        noted = self.note(log, anew=anew)
+        if noted is not None:
+            await asyncio.wait([asyncio.wrap_future(noted)], timeout=_ANNOUNCE_SECONDS)
+
+    def note(self, log: Path, *, anew: bool = False, removed: bool = False) -> Future[None] | None:
         """Look at one log, later and in the thread: it was created, opened, closed or removed.
 
         A failure is logged; the next listing finds the change in another way. ``anew``: it was more than appended to.
         ``removed``: its texts are to leave the file, and not only the tables, when the index is closed.
         """
         if self._closed:
-            return
+            return None
         self._has_removed = self._has_removed or removed
 
         def look() -> None:
@@ -134,7 +144,7 @@ class SessionIndex:
             except Exception:
                 _logger.exception("the session index failed at %s", log)
 
-        self._thread().submit(look)
+        return self._thread().submit(look)
 
     async def rebuild(self) -> None:
         """Make the index anew out of all logs."""

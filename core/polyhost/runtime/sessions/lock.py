@@ -58,7 +58,7 @@ def acquire(directory: Path, session_id: str) -> SessionLock:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _lock(fd, session_id)
-        if not os.path.samestat(os.stat(path), os.fstat(fd)):
+        if os.fstat(fd).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "the session is just being removed", str(path))
     except BaseException:
         os.close(fd)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polyhost.interfaces.sessions import (
-    Session,
     SessionDiagnosis,
     SessionError,
     SessionHeader,
@@ -62,22 +61,13 @@ class SessionManagement:
         chosen = title_of(title)
         if not chosen:
             raise TitleError("a title must contain visible characters", code="TITLE_INVALID")
+        title_event = {"title": chosen, "messageSeqs": [], "source": {"kind": "user"}}
         live = self._live.get(session_id)
-        if live is not None:
-            _log_title(live, chosen)
+        if live is None:
+            await self._storage.append(session_id, "session/title", title_event)
+        else:
+            live.append("session/title", title_event)
             await self._live.flush(live)
-            return chosen
-        prepared = await self._storage.prepare(session_id)
-        try:
-            session = self._live.restore(prepared.header, prepared.lines)
-            self._storage.attach(session)
-        except BaseException:
-            prepared.release()
-            raise
-        try:
-            _log_title(session, chosen)
-        finally:
-            await self._storage.retire(session)
         return chosen
 
     async def delete(self, session_id: str, *, unchanged_since: int | None = None) -> None:
@@ -103,7 +93,3 @@ class SessionManagement:
             except SessionError as error:
                 outcomes.append(SessionImport(str(source), None, error))
         return outcomes
-
-
-def _log_title(session: Session, title: str) -> None:
-    session.append("session/title", {"title": title, "messageSeqs": [], "source": {"kind": "user"}})

@@ -12,19 +12,23 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from polyhost.interfaces.json_types import JsonObject
 from polyhost.interfaces.sessions import Session, SessionDiagnosis, SessionError, SessionHeader, StoredSession
 from polyhost.kernel.signals import AbortSignal
 from polyhost.runtime.sessions.archive import Archive, InspectedSession, LockedLog, stored_row, unreadable
 from polyhost.runtime.sessions.catalogue import EventCatalogue
 from polyhost.runtime.sessions.codec import Encoder
+from polyhost.runtime.sessions.events import encode_line, view
 from polyhost.runtime.sessions.files import LogFile
 from polyhost.runtime.sessions.importing import import_log
 from polyhost.runtime.sessions.index import SessionIndex
 from polyhost.runtime.sessions.layout import FILE_NAMES, Encoding, crowded, directory
+from polyhost.runtime.sessions.log import epoch_milliseconds
 from polyhost.runtime.sessions.removal import remove
 from polyhost.runtime.sessions.restoring import cut_off
 from polyhost.runtime.sessions.worker import DiskWorker, Urgency
 from polyhost.runtime.sessions.writer import WriteBehind
+from polyhost.wire.json import dumps
 
 _MAX_WINDOW_MS = 2**31 - 1
 
@@ -139,7 +143,18 @@ class JsonlStorage:
         """Where the log of a new session with this header will be."""
         return directory(self._root, header) / FILE_NAMES[self._encoding]
 
-    # Removing and taking over
+    # Stored sessions that nobody has open
+
+    async def append(self, session_id: str, type: str, data: JsonObject) -> None:
+        """Log one event of a stored session without making it live. Raises like :meth:`prepare`."""
+        prepared = await self.prepare(session_id)
+        try:
+            last = view(prepared.lines[-1]).time if prepared.lines else 0
+            line = encode_line(type, len(prepared.lines), max(last, epoch_milliseconds()), dumps(data))
+            await self._worker.run(Urgency.WRITE, lambda: prepared.file.append([line]))
+            await self._worker.run(Urgency.SYNC, prepared.file.sync)
+        finally:
+            prepared.release()
 
     async def delete(self, session_id: str, *, unchanged_since: int | None = None) -> None:
         """See :meth:`polyhost.interfaces.sessions.StoredSessions.delete`."""
@@ -276,7 +291,7 @@ class JsonlStorage:
         try:
             opened = await asyncio.to_thread(self._archive.open, session_id, await self._hints(session_id))
             file = await self._repair(opened)
-            self.index.note(opened.path, anew=opened.log.keep < len(opened.raw))
+            await self.index.announce(opened.path, anew=opened.log.keep < len(opened.raw))
         finally:
             del self._preparing[session_id]
         log = opened.log
