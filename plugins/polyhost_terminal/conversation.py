@@ -16,6 +16,7 @@ from polyhost.interfaces import (
     INTERACTIONS,
     SESSION_DIRECTORY,
     SESSION_HEALTH,
+    SESSIONS,
     STORED_SESSIONS,
     SURFACE,
     Agent,
@@ -24,14 +25,16 @@ from polyhost.interfaces import (
     PermissionMode,
     PromptTicket,
     Session,
+    SessionError,
     Surface,
     TurnOutcome,
     user_message,
 )
 from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.signals import AbortController
+from polyhost_terminal.json_output import JsonRenderer, claim_stdout
 from polyhost_terminal.keyboard import Keyboard
-from polyhost_terminal.renderers import FinalTextRenderer, JsonRenderer, LiveRenderer, Renderer
+from polyhost_terminal.renderers import FinalTextRenderer, LiveRenderer, Renderer
 from polyhost_terminal.screen import Screen
 from polyhost_terminal.stored import latest_id, resolve_id
 from polyhost_terminal.surface import FixedSurface, TerminalSurface
@@ -67,14 +70,17 @@ class Conversation:
         self._options = options
         self._screen = _screen(options)
         self._keyboard = Keyboard()
-        self._renderer = self._make_renderer()
+        self._renderer: Renderer = LiveRenderer(self._screen)
+        self._out = claim_stdout() if options.as_json else -1
         self._ticket: PromptTicket | None = None
+        self._unwritable: str | None = None
 
     async def run(self, command: CommandContext) -> int:
         """Open the session, answer the prompt or talk, close it; returns the exit code."""
         opened = await self._open(command)
         agent = opened.agent
         mode = command.context.require(INTERACTIONS).mode(agent)
+        self._renderer = self._make_renderer(command, agent)
         self._renderer.begin(agent.session, resumed=opened.resumed, mode=mode)
         undo = agent.session.observe(self._renderer.event)
         try:
@@ -87,6 +93,7 @@ class Conversation:
             undo()
             if self._ticket is not None:  # the run ends in the middle of a turn, which has been closed by now
                 self._renderer.finish(agent.session, await self._ticket.outcome())
+            await self._renderer.flush()
 
     async def _open(self, command: CommandContext) -> OpenedSession:
         options = self._options
@@ -115,10 +122,20 @@ class Conversation:
         agent.limit(max_steps=self._options.max_steps, seconds=self._options.timeout)
 
         def warn(session: Session, reason: str | None) -> None:
-            if session.id == agent.id and reason is not None:
-                self._screen.line(f"the session log cannot be written: {reason}", "red")
+            if session.id == agent.id:
+                self._unwritable = reason
+                if reason is not None:
+                    self._screen.line(f"the session log cannot be written: {reason}", "red")
 
         context.on(SESSION_HEALTH, warn)
+
+    async def _written(self, command: CommandContext, agent: Agent) -> None:
+        """Wait until the log is written; that of a closed session has been, unless it could not be."""
+        sessions = command.context.require(SESSIONS)
+        if sessions.get(agent.id) is agent.session:
+            await sessions.written(agent.session)
+        elif self._unwritable is not None:
+            raise SessionError(self._unwritable, code="SESSION_WRITE_FAILED")
 
     def _surface(self, session_id: str) -> Surface | None:
         approve = self._options.approve
@@ -135,6 +152,7 @@ class Conversation:
         with command.interrupts(lambda: agent.cancel({"kind": "user"})):
             outcome = await self._ticket.outcome()
         self._ticket = None
+        await command.context.require(SESSIONS).flush(agent.session)  # what is shown as done is on the disk
         self._renderer.finish(agent.session, outcome)
         return outcome
 
@@ -177,9 +195,13 @@ class Conversation:
         elif result.text is not None:
             self._screen.line(result.text)
 
-    def _make_renderer(self) -> Renderer:
+    def _make_renderer(self, command: CommandContext, agent: Agent) -> Renderer:
         if self._options.as_json:
-            return JsonRenderer()
+            renderer = JsonRenderer(
+                self._out, lambda: self._written(command, agent), lambda: agent.cancel({"kind": "user"})
+            )
+            command.context.spawn(renderer.run(), name="JSON lines")
+            return renderer
         live = LiveRenderer(self._screen, text=sys.stdout.isatty())
         return live if sys.stdout.isatty() else FinalTextRenderer(live)
 

@@ -1,4 +1,4 @@
-"""What is shown while an agent works: three views of the same event stream."""
+"""What people see while an agent works: views of the event stream. What programs get is in ``json_output``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import sys
 from typing import Protocol
 
 from polyhost.interfaces import JsonObject, Session, SessionEvent, TurnOutcome, text_of
-from polyhost.wire import json
 from polyhost_terminal.screen import Screen
-
-SCHEMA_VERSION = 1
-"""Version of the ``--json`` lines, see docs/guide: it grows when a consumer would have to change."""
 
 
 class Renderer(Protocol):
@@ -21,6 +17,10 @@ class Renderer(Protocol):
     def event(self, event: SessionEvent) -> None: ...
 
     def finish(self, session: Session, outcome: TurnOutcome) -> None: ...
+
+    async def flush(self) -> None:
+        """Bring out what is held back, before the program ends."""
+        ...
 
 
 class LiveRenderer:
@@ -52,6 +52,9 @@ class LiveRenderer:
             self._unasked = 0
         usage = ", ".join(f"{outcome.usage[key]} {word}" for key, word in _USAGE_WORDS if outcome.usage.get(key))
         screen.line(f"tokens: {usage or 'none reported'}; session {session.id}", "dim")
+
+    async def flush(self) -> None:
+        """Nothing is held back."""
 
     def _chunk(self, data: JsonObject) -> None:
         chunk = data["chunk"]
@@ -103,35 +106,13 @@ class FinalTextRenderer:
         self._progress = progress
         self.begin = progress.begin
         self.event = progress.event
+        self.flush = progress.flush
 
     def finish(self, session: Session, outcome: TurnOutcome) -> None:
         self._progress.finish(session, outcome)
         if outcome.text:
             sys.stdout.write(outcome.text if outcome.text.endswith("\n") else outcome.text + "\n")
             sys.stdout.flush()
-
-
-class JsonRenderer:
-    """``--json``: a header line, the session's event lines as they are logged, and a result line per prompt."""
-
-    def begin(self, session: Session, *, resumed: bool, mode: str) -> None:
-        facts = {"type": "run/start", "schema": SCHEMA_VERSION, "sessionId": session.id}
-        _write(json.dumps({**facts, "cwd": session.header.cwd, "mode": mode, "resumed": resumed}) + b"\n")
-        if not resumed:
-            for line in session.lines():
-                _write(line)
-
-    def event(self, event: SessionEvent) -> None:
-        _write(event.line)
-
-    def finish(self, session: Session, outcome: TurnOutcome) -> None:
-        result = {"type": "run/result", "turn": outcome.turn, "reason": outcome.reason, "text": outcome.text}
-        _write(json.dumps({**result, "usage": outcome.usage}) + b"\n")
-        sys.stdout.buffer.flush()
-
-
-def _write(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
 
 
 _CAUSES = {"user": "cancelled by you", "disposed": "cancelled because the program ended", "hook": "stopped"}

@@ -18,6 +18,7 @@ from polyhost.interfaces import (
     INTERACTIONS,
     PERMISSION_MODES,
     SESSION_DIRECTORY,
+    SESSIONS,
     STORED_SESSIONS,
     PermissionMode,
 )
@@ -58,8 +59,10 @@ def run(
 
     Exit code 0 when the turn was completed, 1 when it failed, 2 for wrong usage or configuration, 130 when cancelled.
     """
-    if session_id and latest:
+    if session_id is not None and latest:
         raise click.UsageError("--session and --continue exclude each other")
+    if session_id == "":
+        raise click.UsageError("--session needs an id; `hostctl sessions list` shows them")
     if demo:
         if session_id or latest or cwd or model:
             raise click.UsageError("--demo brings its own workspace, model and session")
@@ -83,7 +86,7 @@ def run(
     if options.prompt is None and as_json:
         raise click.UsageError("--json needs a PROMPT")
     conversation = Conversation(options)
-    requires = (SESSION_DIRECTORY, STORED_SESSIONS, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
+    requires = (SESSION_DIRECTORY, SESSIONS, STORED_SESSIONS, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
     return on_host(state, "run", conversation.run, requires=requires)
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from polyhost.config.errors import printable
+
 
 def print_json(value: Any) -> None:
     """Indented JSON on stdout."""
@@ -17,7 +19,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, styles: dict[str, str] | None = None) -> None:
-    """Aligned columns on stdout.
+    """Aligned columns on stdout; control characters in cells are shown, not obeyed.
 
     :param styles: rich style by cell text, for words such as states.
     """
@@ -29,7 +31,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, styles
     for header in headers:
         table.add_column(header, no_wrap=True)
     for row in rows:
-        table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
+        table.add_row(*(Text(printable(cell), style=(styles or {}).get(cell, "")) for cell in row))
     console = Console()
     if not console.is_terminal:
         console = Console(width=10_000)

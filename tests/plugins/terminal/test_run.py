@@ -47,7 +47,7 @@ class Run:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._environment = environment
+        self.environment = environment
 
     def __call__(self, *arguments: str, input: str = "", **env: str) -> subprocess.CompletedProcess[str]:
         result = subprocess.run(
@@ -56,7 +56,7 @@ class Run:
             capture_output=True,
             text=True,
             cwd=self._folder,
-            env={**self._environment, **env},
+            env={**self.environment, **env},
             timeout=60,
             check=False,
         )
@@ -381,3 +381,105 @@ def test_sigterm_ends_the_json_stream_whole(folder: Path, environment: dict[str,
     assert process.returncode == 130
     assert [line["type"] for line in lines[-3:]] == ["step/end", "turn/end", "run/result"]
     assert lines[-1]["reason"] == {"kind": "aborted", "reason": {"kind": "disposed"}}
+
+
+class JsonRun:
+    """``hostctl run --json`` with its lines read one by one."""
+
+    def __init__(self, prompt: str, folder: Path, environment: dict[str, str]) -> None:
+        arguments = [HOSTCTL, "run", "--model", "demo/demo", "--approve", "auto", "--json", prompt]
+        self.process = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=folder, env=environment
+        )
+        self.lines: list[dict[str, Any]] = []
+
+    def until(self, type: str) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline():
+            self.lines.append(json.loads(line))
+            if self.lines[-1]["type"] == type:
+                return self.lines[-1]
+        raise AssertionError(f"no {type} in {self.lines}")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def json_run(folder: Path, environment: dict[str, str]) -> Iterator[Any]:
+    opened: list[JsonRun] = []
+
+    def start(prompt: str) -> JsonRun:
+        opened.append(JsonRun(prompt, folder, environment))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize("last", ["agent/inbox/spliced", "tool/result", "turn/end", "run/result"])
+def test_what_was_printed_survives_kill_9(last: str, json_run: Any, run: Run) -> None:
+    victim = json_run("run echo hi")
+    victim.until(last)
+    victim.process.kill()
+    victim.process.wait()
+    session = victim.lines[0]["sessionId"]
+    stored = events(run("sessions", "show", session, "--json"))[1:]
+    printed = [line for line in victim.lines if "seq" in line]
+    assert stored[: len(printed)] == printed
+
+
+def test_json_lines_are_live(json_run: Any, folder: Path) -> None:
+    waiting = json_run("run while [ ! -e go ]; do sleep 0.05; done")
+    assert waiting.until("tool/call")["data"]["name"] == "bash"
+    (folder / "go").touch()
+    assert waiting.until("run/result")["reason"] == {"kind": "completed"}
+
+
+def test_a_reader_that_leaves_cancels_the_turn(json_run: Any, folder: Path) -> None:
+    abandoned = json_run("run while [ ! -e go ]; do echo x; sleep 0.05; done; touch late")
+    abandoned.until("tool/call")
+    abandoned.process.stdout.close()
+    abandoned.process.send_signal(signal.SIGINT)
+    assert abandoned.process.wait(timeout=30) == 130
+    (folder / "go").touch()
+    assert not (folder / "late").exists()
+
+
+@pytest.mark.case("CASE-18")
+def test_what_a_plugin_prints_does_not_mix_with_the_lines(run: Run, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    info = site / "noisy-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: noisy\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[polyhost]\nnoisy = noisy\n")
+    (site / "noisy.py").write_text(
+        "from polyhost import PluginInfo, hookimpl\n"
+        "from polyhost.interfaces import SESSION_EVENT\n"
+        "@hookimpl\ndef polyhost_plugin():\n    return PluginInfo(name='noisy')\n"
+        "@hookimpl\nasync def polyhost_start(ctx, config):\n"
+        "    ctx.on(SESSION_EVENT, lambda session, event: print('noise', event.seq))\n"
+    )
+    result = run.demo("say x", "--json", PYTHONPATH=str(site))
+    assert events(result)[-1]["type"] == "run/result"
+    assert "noise" in result.stderr
+
+
+def test_a_full_disk_is_a_failure(run: Run, tmp_path: Path) -> None:
+    """A limit on file sizes stands for the full disk: appends fail in the middle of the turn."""
+    script = f"ulimit -f 16; exec {HOSTCTL} run --model demo/demo --approve auto 'count 60000'"
+    result = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        env=run.environment,
+        cwd=tmp_path,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "cannot be written" in result.stderr
