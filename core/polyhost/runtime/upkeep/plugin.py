@@ -1,4 +1,4 @@
-"""Built-in plugin ``runtime-upkeep``: publishes titles, projections, attachments and commands, with the host's own."""
+"""Built-in plugin ``runtime-upkeep``: titles, projections, attachments, commands and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from polyhost.interfaces import (
     SESSION_DISPOSED,
     SESSIONS,
     TITLES,
+    TOOL_EXECUTE,
     Projection,
 )
 from polyhost.interfaces.attachments import IMAGE_TYPES, AttachmentLimits
@@ -31,6 +32,7 @@ from polyhost.runtime.sessions.folds import PROJECTIONS_SHIPPED
 from polyhost.runtime.sessions.plugin import SESSIONS_FOLDER
 from polyhost.runtime.sessions.projections import ProjectionRegistry
 from polyhost.runtime.sessions.titles import TitleService
+from polyhost.runtime.upkeep.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from polyhost.interfaces import JsonObject, SessionHeader
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 def polyhost_plugin() -> PluginInfo:
     return PluginInfo(
         name="runtime-upkeep",
-        summary="Titles, projections, attachments and commands of sessions",
+        summary="Titles, projections, attachments, commands and checkpoints of sessions",
         requires=(HOST, INTERACTIONS, MODELS, SESSIONS),
         provides=(COMMANDS, PROJECTIONS, SESSION_ATTACHMENTS, TITLES),
     )
@@ -61,6 +63,7 @@ async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
     ctx.on(SESSION_DISPOSED, titles.disposed)
 
     sessions = ctx.require(SESSIONS)
+    ctx.on(TOOL_EXECUTE, Checkpoint(sessions), prepend=True)
 
     def live(session_id: str) -> SessionHeader | None:
         session = sessions.get(session_id)
