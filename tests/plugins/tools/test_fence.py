@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from polyhost_tools import search as search_module
 from polyhost_tools.fence import Fence, Hidden
 
 SECRET = "sk-secret"
@@ -80,6 +81,19 @@ async def test_a_search_of_what_holds_the_host_does_not_show_it(
     assert found.value["total"] == 1
     listed = await bench.run("glob", pattern="**/*.*", path=path)
     assert [os.path.basename(path) for path in listed.value["paths"]] == ["own.txt"]
+
+
+@pytest.mark.parametrize("session", ["above", "beside"])
+async def test_what_the_host_keeps_does_not_make_a_search_too_large(
+    bench: Any, home: Path, monkeypatch: Any, session: str
+) -> None:
+    monkeypatch.setattr(search_module, "MAX_RAW_BYTES", 5000)
+    (home / "sessions/log.jsonl").write_text(f"{SECRET}\n" * 1000)
+    bench.agent("above", bench.root.parent)
+    found = await bench.run("grep", session, pattern=SECRET, path=str(bench.root.parent))
+    assert found.value["total"] == 1
+    if session == "above":
+        assert (await bench.run("grep", session, pattern=SECRET)).value["total"] == 1
 
 
 @pytest.mark.parametrize("name", ["home", "h[o]m*e", "h!{o}me"])
