@@ -28,6 +28,7 @@ from polyhost.interfaces import (
 )
 from polyhost.runtime.agents.loop import AgentSpec
 from polyhost.runtime.agents.prompt import Prompts
+from polyhost.runtime.agents.requests import request_header
 from polyhost.testing.scripted import ScriptedAdapter, call_script, failure_script, text_script
 
 if TYPE_CHECKING:
@@ -232,6 +233,21 @@ async def test_headers_are_logged_once_on_change_and_on_resume(bench: Bench) -> 
         ("change", "two"),
         ("resume", "two"),
     ]
+
+
+@pytest.mark.contract("HDR-01")
+def test_what_is_empty_is_absent_and_every_other_difference_is_a_change() -> None:
+    config = {"provider": "p", "model": "m"}
+    tools = [{"name": name, "description": "", "parameters": {}} for name in ("a", "b")]
+    assert request_header(config, {}, "", []) == {"config": config}
+    full = request_header(config, {"maxTokens": True}, "s", tools)
+    for other in (
+        request_header({**config, "maxTokens": 1}, {"maxTokens": True}, "s", tools),
+        request_header(config, {}, "s", tools),
+        request_header(config, {"maxTokens": True}, "t", tools),
+        request_header(config, {"maxTokens": True}, "s", tools[::-1]),
+    ):
+        assert other != full
 
 
 @pytest.mark.contract("REQ-08")
