@@ -491,6 +491,24 @@ async def test_several_processes_share_the_index(root: Path, indexes: Any) -> No
     assert len(sqlite_rows(root, "SELECT id FROM logs")) == len(expected)
 
 
+async def test_connections_of_one_process_do_not_disturb_each_other(
+    write: Any, indexes: Any, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite's locks belong to the process: whoever closes a file of its own on the database drops all of them."""
+    await write("a")
+    running = indexes()
+    for name in ("b", "c"):
+        await listed(running)
+        other = indexes()
+        await listed(other)
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", LISTER, str(root), name, "1")
+        assert await process.wait() == 0
+        assert (root / "index.sqlite-wal").stat().st_size >= 0, "it was removed under the open connections"
+        await other.close()
+        assert set(await listed(running)) >= {"a", f"{name}-0"}
+    assert "damaged" not in caplog.text
+
+
 def index_bytes(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in root.glob("index.sqlite*"))
 

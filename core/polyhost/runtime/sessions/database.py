@@ -122,8 +122,7 @@ class IndexDatabase:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         if path is not None:
-            # SQLite gives its side files the mode of this one.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _create(path)
         target = ":memory:" if path is None else str(path)
         self._connection = sqlite3.connect(target, timeout=BUSY_SECONDS, isolation_level=None)
         try:
@@ -354,3 +353,13 @@ class IndexDatabase:
             "SELECT snippet(texts, 0, '', '', '…', 16) FROM texts WHERE texts MATCH ? AND rowid = ?", (query, message)
         ).fetchone()[0]
         return Found(log, seq, role, snippet)
+
+
+def _create(path: Path) -> None:
+    """Make the file private; SQLite gives its side files the same mode.
+
+    One that is there must not be opened: closing it would take the locks of every other connection of this process to
+    it away, and the next process to close it would remove the side files under them.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
