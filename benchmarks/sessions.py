@@ -27,7 +27,7 @@ from polyhost.runtime.sessions.header import encode
 from polyhost.runtime.sessions.layout import directory
 from polyhost.wire import json
 
-PAGE = 50
+PAGE = 10
 COMMAND = [sys.executable, "-c", "from polyhost.cli import main; raise SystemExit(main())"]
 SETTLING = 2.1  # seconds until a new directory counts as one that will not change unnoticed
 

@@ -27,8 +27,8 @@ from polyhost.runtime.sessions.digest import Digest, digest
 from polyhost.runtime.sessions.layout import FILE_NAMES, encoding_of
 from polyhost.runtime.sessions.lock import holder_of
 
-PLACES = 128
-ROUND = 64
+PLACES = 64
+ROUND = 32
 WATCHED = 512
 _BATCH = 128  # logs per transaction, so that other processes get their turn
 _SETTLED_NS = 2_000_000_000  # a directory may change again without another modification time within one clock tick
