@@ -1,24 +1,34 @@
 """Kill a working host at random moments, again and again, and count what was lost.
 
-    python benchmarks/crash_soak.py [--turns 200] [--seed 0]
+    python benchmarks/crash_soak.py [--turns 200] [--sessions 1000] [--seed 0]
 
 A child process runs turns of the demo model (text, a file, a command) and prints a receipt for each prompt once the log
 has reached the operating system, as a front end would answer one. It gets SIGKILL after a random time; the next child
 goes on with the same session. Afterwards every log must load, with whole sequence numbers and every receipt in it.
+
+Then faults are injected below the writer, session by session: writes that fail after some of their bytes (a full disk),
+and logs cut inside their last batch (a torn write), in both encodings. Every log must load again, with every receipt.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import errno
+import logging
+import os
 import random
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from polyhost.interfaces import AGENTS, SESSION_DIRECTORY, SESSIONS, user_message
+from polyhost.interfaces import AGENTS, SESSION_DIRECTORY, SESSIONS, SessionError, SessionHeader, user_message
+from polyhost.runtime.sessions import JsonlStorage, LiveSession
+from polyhost.runtime.sessions.layout import Encoding
 from polyhost.testing.host import running_host
 from polyhost.wire import json
 
@@ -107,6 +117,87 @@ async def check(home: Path, receipts: dict[str, list[str]]) -> tuple[int, int, i
     return unreadable, lost, events
 
 
+async def faults(sessions: int, seed: int) -> int:
+    """Faults below the writer, one or more per session."""
+    rng = random.Random(seed)
+    counts = {"full disk": 0, "torn write": 0, "unreadable": 0, "lost": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(sessions):
+            session = LiveSession(SessionHeader(f"s-{number}", 1, "/w"), None)
+            safe, size = await _write_with_faults(Path(folder), session, rng, counts)
+            _tear(Path(folder), session, size, rng, counts)
+            await _verify(Path(folder), session, safe, counts)
+    print(f"{sessions} sessions with faults: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+    return 1 if counts["unreadable"] or counts["lost"] else 0
+
+
+async def _write_with_faults(
+    root: Path, session: LiveSession, rng: random.Random, counts: dict[str, int]
+) -> tuple[int, int]:
+    """Write batches, some onto a full disk; how many events, and bytes, had a receipt before the last batch."""
+    encoding: Encoding = rng.choice(("zstd", "plain"))
+    storage = JsonlStorage(root, encoding=encoding)
+    storage.attach(session)
+    path = storage.locate(session.header)
+    safe = size = 0
+    for batch in (rng.randrange(1, 30) for _ in range(rng.randrange(2, 6))):
+        safe, size = (len(session), path.stat().st_size) if path.exists() else (0, 0)
+        for _ in range(batch):
+            session.append("feedback/record", {"text": "x" * rng.randrange(200)})
+        with full_disk(rng) if rng.random() < 0.4 else contextlib.nullcontext():
+            try:
+                await storage.written(session)
+            except SessionError:
+                counts["full disk"] += 1
+        await storage.written(session)  # there is room again: what was held back is written
+    await storage.close()
+    return safe, size
+
+
+def _tear(root: Path, session: LiveSession, size: int, rng: random.Random, counts: dict[str, int]) -> None:
+    """Cut the log somewhere inside its last batch, as when the machine stopped in the middle of that write."""
+    path = JsonlStorage(root).locate(session.header)
+    path = path if path.exists() else path.with_name("session.jsonl")
+    whole = path.read_bytes()
+    if size and rng.random() < 0.7:
+        path.write_bytes(whole[: rng.randrange(size, len(whole))])
+        counts["torn write"] += 1
+
+
+async def _verify(root: Path, session: LiveSession, safe: int, counts: dict[str, int]) -> None:
+    """Open the log again; every event with a receipt must be there, byte for byte."""
+    storage = JsonlStorage(root)
+    try:
+        prepared = await storage.prepare(session.id)
+        counts["lost"] += list(prepared.lines[:safe]) != list(session.lines()[:safe])
+        prepared.release()
+    except SessionError as error:
+        print(f"{session.id}: {error}", file=sys.stderr)
+        counts["unreadable"] += 1
+    finally:
+        await storage.close()
+
+
+@contextlib.contextmanager
+def full_disk(rng: random.Random) -> Iterator[None]:
+    """While inside, the next write takes some of its bytes and then fails, as on a disk that fills up."""
+    pwrite, room = os.pwrite, rng.randrange(0, 200)
+
+    def limited(fd: int, data: bytes, offset: int) -> int:
+        nonlocal room
+        if room <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = pwrite(fd, data[:room], offset)
+        room -= taken
+        return taken
+
+    os.pwrite = limited  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        os.pwrite = pwrite
+
+
 async def soak(turns: int, seed: int) -> int:
     rng = random.Random(seed)
     receipts: dict[str, list[str]] = {}
@@ -134,9 +225,11 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--sessions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    return asyncio.run(soak(options.turns, options.seed))
+    logging.disable(logging.CRITICAL)  # each fault is reported, as it should be; here they are counted
+    return asyncio.run(soak(options.turns, options.seed)) | asyncio.run(faults(options.sessions, options.seed))
 
 
 if __name__ == "__main__":

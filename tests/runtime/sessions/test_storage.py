@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -436,3 +437,24 @@ async def test_closing_the_storage_writes_everything_and_ends_its_thread(open_st
     await storage.close()
     assert "polyhost-disk" not in {thread.name for thread in threading.enumerate()}
     assert len(await open_storage().list()) == 20
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_only_durable_receipts_wait_for_the_disk(
+    durable: bool, open_storage: Any, new_session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that does not sync holds durable receipts back, and no others."""
+    storage = open_storage(durable=durable)
+    session = new_session()
+    storage.attach(session)
+    session.append("feedback/record", {})
+    await storage.flush(session)
+    blocked = threading.Event()
+    monkeypatch.setattr(os, "fsync", lambda fd: blocked.wait(10))
+    monkeypatch.setattr(os, "fdatasync", lambda fd: blocked.wait(10), raising=False)
+    session.append("feedback/record", {})
+    receipt = asyncio.ensure_future(storage.written(session))
+    done, _ = await asyncio.wait([receipt], timeout=0.3)
+    blocked.set()
+    await receipt
+    assert bool(done) is not durable

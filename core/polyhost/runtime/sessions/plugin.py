@@ -17,6 +17,7 @@ from polyhost.runtime.sessions.store import LiveSessions
 
 if TYPE_CHECKING:
     from polyhost.kernel.context import Context
+    from polyhost.runtime.sessions.config import SessionsConfig
 
 STORAGE = ServiceKey[JsonlStorage]("session-storage")
 """The storage as such; front ends go through ``SESSION_DIRECTORY``."""
@@ -34,15 +35,19 @@ def polyhost_plugin() -> PluginInfo:
         summary="Session logs, live and stored",
         requires=(HOST,),
         provides=(SESSIONS, STORAGE, STORED_SESSIONS),
+        config="polyhost.runtime.sessions.config:SessionsConfig",
     )
 
 
 @hookimpl
-async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
+async def polyhost_start(ctx: Context, config: SessionsConfig) -> AsyncIterator[None]:
     catalogue = EventCatalogue(lambda type: ctx.mounts.token(SESSION_EVENT_TYPE, type) is not None)
     storage = JsonlStorage(
         ctx.require(HOST).home / SESSIONS_FOLDER,
         catalogue=catalogue,
+        encoding=config.encoding,
+        packed=config.packed,
+        durable=config.durable,
         on_health=lambda session, reason: ctx.kernel.events.emit(SESSION_HEALTH, session, reason),
     )
     live = LiveSessions(ctx.kernel.events, storage, catalogue=catalogue)

@@ -73,6 +73,7 @@ class JsonlStorage:
     :param root: created when the first session is written.
     :param encoding: of new logs; both encodings are read, and a log keeps its own.
     :param packed: store runs of deltas as rows; both forms are read.
+    :param durable: :meth:`written` waits for the disk, as :meth:`flush` does.
     :param window_ms: longest time from an append to its write.
     :param on_health: told why a session cannot be written, at once, and None when it can again.
     :raises ValueError: a window outside 1..2**31 - 1.
@@ -85,6 +86,7 @@ class JsonlStorage:
         catalogue: EventCatalogue | None = None,
         encoding: Encoding = "zstd",
         packed: bool = True,
+        durable: bool = False,
         window_ms: int = 200,
         on_health: Callable[[Session, str | None], object] = lambda session, reason: None,
     ) -> None:
@@ -96,6 +98,7 @@ class JsonlStorage:
         self._archive = Archive(root, self._catalogue)
         self._encoding: Encoding = encoding
         self._packed = packed
+        self._durable = durable
         self._window = window_ms / 1000
         self._on_health = on_health
         self._worker = DiskWorker()
@@ -240,7 +243,7 @@ class JsonlStorage:
         """See :meth:`polyhost.interfaces.sessions.SessionStore.written`."""
         live = self._live.get(session.id)
         if live is not None and live.session is session:
-            await live.writer.written()
+            await (live.writer.flush() if self._durable else live.writer.written())
 
     async def flush(self, session: Session) -> bool:
         """See :meth:`polyhost.interfaces.sessions.SessionStore.flush`."""
