@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from polyhost.interfaces import AGENT_PRE_STEP, Reject, TurnOutcome, user_message
+from polyhost.interfaces import (
+    AGENT_ERROR,
+    AGENT_INBOX_CLAIMED,
+    AGENT_PRE_STEP,
+    AGENT_REQUEST,
+    AGENT_STATUS,
+    AGENT_TURN_STOPPING,
+    TOOL_EXECUTE,
+    TOOL_RESULT,
+    Reject,
+    TurnOutcome,
+    user_message,
+)
 from polyhost.runtime.agents.inbox import InboxError
+from polyhost.runtime.agents.turn import Turn
 from polyhost.testing.scripted import HANG, call_script, failure_script, text_script
 
 if TYPE_CHECKING:
@@ -109,3 +122,59 @@ async def test_giving_up_on_a_ticket_does_not_disturb_others(bench: Bench) -> No
     await asyncio.sleep(0)
     impatient.cancel()
     assert (await ticket.outcome()).text == "one"
+
+
+@pytest.mark.case("CASE-06")
+@pytest.mark.parametrize(
+    "event",
+    [
+        AGENT_STATUS,
+        AGENT_INBOX_CLAIMED,
+        AGENT_PRE_STEP,
+        AGENT_REQUEST,
+        AGENT_TURN_STOPPING,
+        AGENT_ERROR,
+        TOOL_EXECUTE,
+        TOOL_RESULT,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), BaseExceptionGroup("g", [SystemExit(1)])], ids=repr)
+async def test_no_exception_of_a_listener_keeps_a_prompt_waiting(
+    bench: Bench, event: Any, error: BaseException
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise error
+
+    bench.tool("t")
+    first = failure_script("AUTH", "no key") if event is AGENT_ERROR else call_script("t", {})
+    agent = await bench.agent(first, text_script("one"), text_script("two"), text_script("three"))
+    token = bench.root.on(event, fail)
+    message, ticket = user_message("hello"), None
+    try:
+        ticket = agent.prompt(message)
+    except type(error):
+        assert event is AGENT_STATUS  # the caller of the listener hears of it, too
+    async with asyncio.timeout(5):
+        if ticket is not None:
+            assert (await ticket.outcome()).turn == 1
+        await agent.when_idle()
+    token.withdraw()
+    async with asyncio.timeout(5):
+        assert (await agent.prompt(user_message("again")).outcome()).reason == COMPLETED
+
+
+@pytest.mark.case("CASE-06")
+async def test_a_driver_that_fails_settles_its_prompt_and_becomes_idle(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(self: Turn) -> bool:
+        raise RuntimeError("a defect")
+
+    agent = await bench.agent(text_script("one"))
+    monkeypatch.setattr(Turn, "run", broken)
+    async with asyncio.timeout(5):
+        outcome = await agent.prompt(user_message("hello")).outcome()
+    assert outcome.reason == {"kind": "error", "error": {"message": "a defect", "code": "UNKNOWN"}}
+    assert bench.statuses == ["running", "idle"]
+    assert "agent s stopped unexpectedly" in caplog.text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhost.interfaces import ModelError
+from polyhost.interfaces import ModelError, SessionError
 from polyhost.runtime.models.errors import clean_failure, error_chain, failure_of
 
 
@@ -17,6 +17,12 @@ def chained(*messages: str) -> BaseException:
         outer.__cause__ = error
         error = outer
     assert error is not None
+    return error
+
+
+def caused(message: str, cause: BaseException) -> BaseException:
+    error = RuntimeError(message)
+    error.__cause__ = cause
     return error
 
 
@@ -32,6 +38,8 @@ class Hostile(Exception):
         (chained("top", "middle", "root"), "top: middle: root"),
         (chained("failed: root", "root"), "failed: root"),
         (chained("same", "same"), "same"),
+        (caused("no room (disk full)", OSError(28, "disk full", "/log")), "no room (disk full)"),
+        (caused("it failed", OSError(28, "disk full")), "it failed: [Errno 28] disk full"),
         (ExceptionGroup("two failed", [OSError("a"), chained("b", "c")]), "two failed [a; b: c]"),
         (ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("k")])]), "outer [inner ['k']]"),
         (RuntimeError(), "RuntimeError"),
@@ -73,6 +81,14 @@ def test_a_model_error_keeps_its_facts_of_the_right_types() -> None:
     odd = ModelError("odd", code="X", status="429", retry_after_ms=-1, request_id=7)  # type: ignore[arg-type]
     assert failure_of(odd) == {"message": "odd", "code": "X"}
     assert failure_of(OSError("gone")) == {"message": "gone", "code": "UNKNOWN"}
+
+
+@pytest.mark.case("CASE-13")
+def test_an_error_of_the_host_keeps_its_code() -> None:
+    full = SessionError("the log cannot be written", code="SESSION_WRITE_FAILED")
+    assert failure_of(full) == {"message": "the log cannot be written", "code": "SESSION_WRITE_FAILED"}
+    full.code = 7  # type: ignore[assignment]
+    assert failure_of(full)["code"] == "UNKNOWN"
 
 
 @given(st.dictionaries(st.sampled_from(["message", "code", "status", "requestId", "more"]), st.from_type(object)))

@@ -89,6 +89,8 @@ class Hostile(Exception):
         (ToolError("no", code="X_Y", name="Named"), "Error: no", {"name": "Named", "code": "X_Y"}),
         (SystemExit(3), "Error: the tool tried to exit the process with status 3", None),
         (asyncio.CancelledError(), "Error: tool call aborted", None),
+        (GeneratorExit("closed"), "Error: closed", None),
+        (BaseExceptionGroup("two", [SystemExit(1), ValueError("b")]), "Error: two [1; b]", None),
     ],
 )
 async def test_whatever_a_body_raises_becomes_a_result(
@@ -103,6 +105,25 @@ async def test_whatever_a_body_raises_becomes_a_result(
     assert text(result) == message
     if info:
         assert result.error_info == info
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), BaseExceptionGroup("g", [SystemExit(1)])], ids=repr)
+@pytest.mark.parametrize("place", ["pre", "around", "post", "render", "finalize", "guard"])
+async def test_whatever_surrounds_a_body_cannot_end_more_than_its_call(
+    bench: Any, error: BaseException, place: str
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise error
+
+    events = {"pre": TOOL_PRE_EXECUTE, "around": TOOL_EXECUTE, "post": TOOL_POST_EXECUTE}
+    if place in events:
+        bench.on(events[place], fail)
+    if place == "guard":
+        bench.mount(TOOL_GUARD, None, fail)
+    output = ToolOutput({}, fail if place == "render" else lambda arguments, value: [text_block(str(value))])
+    bench.tool("any", seven, output=output, finalize=fail if place == "finalize" else None)
+    result = await bench.run("any")
+    assert result.is_error
 
 
 @pytest.mark.contract("TOOL-14")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from polyhost.interfaces import (
     JsonObject,
     PromptTicket,
     SessionError,
+    TurnOutcome,
 )
 from polyhost.kernel.context import Context
 from polyhost.kernel.errors import PolyhostError
@@ -31,7 +33,11 @@ from polyhost.runtime.agents.inbox import NEXT_STEP, NEXT_TURN, AgentInbox
 from polyhost.runtime.agents.parts import AgentParts, AgentServices, TurnLimits
 from polyhost.runtime.agents.requests import Requests
 from polyhost.runtime.agents.turn import DISPOSED, Turn
+from polyhost.runtime.containment import ends_task
+from polyhost.runtime.models.errors import failure_of
 from polyhost.runtime.sessions.log import LiveSession
+
+_log = logging.getLogger(__name__)
 
 CANCEL_CAUSES = ("user", "parent", "disposed", "hook")
 
@@ -52,10 +58,11 @@ class _Activity:
     """A stretch of not being idle: from a wake, or the start of maintenance, to convergence.
 
     :ivar turn: the turn that runs, None in maintenance and between turns.
+    :ivar error: what made the driver fail, outside of any turn.
     :ivar settling: True while the end of the stretch is being published; what wakes the agent then is replayed after.
     """
 
-    __slots__ = ("controller", "done", "driving", "settling", "task", "turn")
+    __slots__ = ("controller", "done", "driving", "error", "settling", "task", "turn")
 
     def __init__(self, *, driving: bool) -> None:
         self.controller = AbortController()
@@ -64,6 +71,13 @@ class _Activity:
         self.settling = False
         self.turn: Turn | None = None
         self.task: asyncio.Task[None] | None = None
+        self.error: BaseException | None = None
+
+    def lost(self, turn: int) -> TurnOutcome:
+        """The outcome for those whose turn could not tell them its own."""
+        if self.error is None:
+            return TurnOutcome(turn, {"kind": "aborted", "reason": self.controller.signal.cause}, "", {})
+        return TurnOutcome(turn, {"kind": "error", "error": failure_of(self.error)}, "", {})
 
     @property
     def late(self) -> bool:
@@ -205,12 +219,14 @@ class LiveAgent:
     def _start(self) -> None:
         """Become running and open a turn, synchronously; the rest runs in the driver's task."""
         activity = self._activity = _Activity(driving=True)
-        self._publish("running")
-        self._open_turn(activity)
-        activity.task = asyncio.get_running_loop().create_task(
-            self._drive(activity), name=f"agent {self.id}", context=self._variables.copy()
-        )
-        activity.task.add_done_callback(lambda _: self._drive_ended(activity))
+        try:
+            self._publish("running")
+            self._open_turn(activity)
+        finally:  # whatever listeners did: only a driver leads back to idle
+            activity.task = asyncio.get_running_loop().create_task(
+                self._drive(activity), name=f"agent {self.id}", context=self._variables.copy()
+            )
+            activity.task.add_done_callback(lambda _: self._drive_ended(activity))
 
     def _open_turn(self, activity: _Activity) -> None:
         activity.turn = None
@@ -229,6 +245,11 @@ class LiveAgent:
                     break
                 activity.controller = AbortController()
                 self._open_turn(activity)
+        except BaseException as error:
+            if ends_task(error):
+                raise
+            activity.error = error
+            _log.error("agent %s stopped unexpectedly", self.id, exc_info=error)
         finally:
             self._converge(activity)
 
@@ -240,18 +261,25 @@ class LiveAgent:
 
     def _converge(self, activity: _Activity) -> None:
         """Publish idle, then replay what asked to run meanwhile. One synchronous section: no wake can be lost."""
-        try:
-            self._discard_doomed()
-        except Exception as error:
-            self._parts.report(self._session.last_turn, 0, error)
+        self._parts.tickets.turn_ended(activity.lost(self._session.last_turn))  # none, unless the driver has failed
+        self._contain(self._discard_doomed)
         activity.settling = True
         if activity.driving:
-            self._publish("idle")
+            self._contain(self._publish, "idle")
         self._activity = None
         latched, self._latched = self._latched, False
         if latched and self._inbox.pending and not self._closing:
-            self._start()
+            self._contain(self._start)
         activity.done.set_result(None)
+
+    def _contain(self, work: Callable[..., object], *args: Any) -> None:
+        """Do what must not keep the agent from becoming idle; report what it raises."""
+        try:
+            work(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._parts.report(self._session.last_turn, 0, error)
 
     def _publish(self, status: AgentStatus) -> None:
         self._parts.emit(AGENT_STATUS, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 from polyhost.interfaces import (
@@ -20,6 +21,8 @@ from polyhost.runtime.agents.scheduler import PARALLEL_CALLS
 from polyhost.runtime.agents.snapshots import RuntimeContext
 from polyhost.runtime.agents.tickets import Tickets
 from polyhost.runtime.sessions.log import LiveSession
+
+_log = logging.getLogger(__name__)
 
 
 class AgentServices:
@@ -96,5 +99,10 @@ class AgentParts:
         self.events.emit(key, self.agent, *args)
 
     def report(self, turn: int, step: int, error: BaseException) -> None:
-        """Say live that something failed; step 0 means before the first step."""
-        self.emit(AGENT_ERROR, turn, step, error)
+        """Say live that something failed; step 0 means before the first step. What listeners raise is logged."""
+        try:
+            self.emit(AGENT_ERROR, turn, step, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            _log.exception("telling that agent %s failed has failed itself", self.agent.id)

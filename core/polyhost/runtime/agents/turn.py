@@ -25,6 +25,7 @@ from polyhost.kernel.signals import AbortController
 from polyhost.runtime.agents.grace import AbortGrace
 from polyhost.runtime.agents.parts import AgentParts
 from polyhost.runtime.agents.step import COMPLETED, MAX_TOKENS, RequestFailedError, Step
+from polyhost.runtime.containment import ends_task
 from polyhost.runtime.models.errors import failure_of
 
 BLOCKED: JsonObject = {"kind": "blocked"}
@@ -57,7 +58,7 @@ class Turn:
         self.number = parts.session.last_turn + 1
         self.closing = False
         self._claimed: list[JsonObject] = []
-        self._refused: Exception | None = None
+        self._refused: BaseException | None = None
         self._step = 0
         self._text = ""
         self._usage: JsonObject = {}
@@ -71,22 +72,25 @@ class Turn:
             return False
         try:
             self._claim(new_turn=True)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._refused = error  # the turn is in the log: it ends with this
         return True
 
     async def run(self) -> bool:
         """Run the steps and log the end. True when the driver may go on with queued work.
 
-        Raises only the cancellation of the task itself, after the end is in the log with cause ``disposed``.
+        Raises only the cancellation of the task itself and the user's interrupt, after the end is in the log with
+        cause ``disposed``.
         """
         budget = self._start_budget()
         try:
             ending = await self._steps()
-        except asyncio.CancelledError:
-            self.cut_off()
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if ends_task(error):
+                self.cut_off()
+                raise
             self.closing = True
             ending = _Ending(self._aborted() if self._signal.aborted else self._failed(error), more=False)
         finally:
@@ -199,7 +203,7 @@ class Turn:
     def _aborted(self) -> JsonObject:
         return {"kind": "aborted", "reason": self._signal.cause}
 
-    def _failed(self, error: Exception) -> JsonObject:
+    def _failed(self, error: BaseException) -> JsonObject:
         self._parts.report(self.number, self._step, error)
         failure = error.failure if isinstance(error, RequestFailedError) else failure_of(error)
         return {"kind": "error", "error": failure}

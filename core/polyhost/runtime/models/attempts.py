@@ -5,7 +5,6 @@ Whatever the adapter does ends as one terminal ``Finish``; what the consumer rai
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -25,6 +24,7 @@ from polyhost.interfaces import (
     UsageReport,
 )
 from polyhost.kernel.signals import AbortedError
+from polyhost.runtime.containment import ends_task
 from polyhost.runtime.models.errors import ABORTED, failure_of
 
 _OTHER_CHUNKS = frozenset({ToolCallDelta, BlockStart, BlockEnd, UsageReport, Finish})
@@ -50,12 +50,11 @@ async def attempt(adapter: ModelAdapter, request: ModelRequest) -> AsyncGenerato
             yield chunk
             if kind is Finish:
                 return
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+    except GeneratorExit:
+        raise  # this stream is being closed
+    except BaseException as error:
+        if ends_task(error):
             raise
-        yield failed(request, error)  # a cancellation inside the adapter: nobody cancelled the request
-    except Exception as error:
         yield failed(request, error)
     finally:
         await close(source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polyhost.interfaces import JsonObject, ModelError
+from polyhost.kernel.errors import PolyhostError
 
 UNKNOWN = "UNKNOWN"
 ABORTED = "ABORTED"
@@ -26,13 +27,19 @@ def error_chain(error: BaseException) -> str:
 
 
 def failure_of(error: BaseException) -> JsonObject:
-    """The wire form ``{message, code, ...}``: a :class:`ModelError` keeps its facts, anything else is ``UNKNOWN``."""
-    if isinstance(error, ModelError):
-        try:
+    """The wire form ``{message, code, ...}``.
+
+    A :class:`ModelError` keeps its facts, any other error of the host its code; a foreign one is ``UNKNOWN``.
+    """
+    code = None
+    try:
+        if isinstance(error, ModelError):
             return clean_failure(error.failure())
-        except Exception:
-            pass  # a subclass with odd facts: what can be said is its text
-    return {"message": error_chain(error), "code": UNKNOWN}
+        if isinstance(error, PolyhostError):
+            code = error.code
+    except Exception:
+        pass  # a subclass with odd facts: what can be said is its text
+    return clean_failure({"message": error_chain(error), "code": code})
 
 
 def clean_failure(facts: object) -> JsonObject:
@@ -63,7 +70,7 @@ def _render(error: BaseException, seen: set[int]) -> str:
             part = f"{_text_of_group(link)} [{members}]" if members else part
         if not text:
             text = part
-        elif part not in text:
+        elif part not in text and not _quoted(link, text):
             text = f"{text}: {part}"
     return text
 
@@ -74,6 +81,11 @@ def _links(error: BaseException, seen: set[int]) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__
+
+
+def _quoted(error: BaseException, text: str) -> bool:
+    """Whether ``text`` has the reason of an operating system's error, without its number and path."""
+    return isinstance(error, OSError) and isinstance(error.strerror, str) and error.strerror in text
 
 
 def _text_of_group(group: BaseExceptionGroup[BaseException]) -> str:

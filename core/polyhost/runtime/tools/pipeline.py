@@ -36,6 +36,8 @@ from polyhost.interfaces.tools import (
 from polyhost.kernel.keys import EventKey
 from polyhost.kernel.mounts import MountToken
 from polyhost.kernel.signals import AbortedError, any_signal
+from polyhost.runtime.containment import ends_task
+from polyhost.runtime.models.errors import error_chain
 from polyhost.runtime.tools.draining import DrainLimits, run_to_end
 from polyhost.runtime.tools.results import (
     ToolArgsError,
@@ -226,8 +228,8 @@ class Execution:
             return ToolResult(is_error=False, content=content, value=loads(image), meta=loads(snapshot(meta)))
         except ToolOutputError as error:
             return failure_of(error)
-        except Exception as error:
-            return failure_of(ToolOutputError(tool.name, failure_of(error).error_message or ""))
+        except BaseException as error:
+            return failure_of(ToolOutputError(tool.name, failure_of(_own(error)).error_message or ""))
 
     # -- finish ------------------------------------------------------------------------------------------------------
 
@@ -312,8 +314,12 @@ class _Body:
 async def _guarded(function: Callable[[JsonObject, ToolCall], Awaitable[Any]], call: ToolCall) -> Any:
     try:
         return await function(call.arguments, call)
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
     except SystemExit as error:  # it would end the event loop
         raise ToolError(f"the tool tried to exit the process with status {error.code!r}") from error
+    except BaseException as error:  # tasks and generators have meanings of their own for these
+        raise ToolError(error_chain(error)) from error
 
 
 async def _allow() -> Allow:
@@ -348,8 +354,8 @@ def _finalized(tool: Tool, result: ToolResult) -> ToolResult:
     try:
         content = tool.finalize(_content(result.content))
         return result if content is None else result._replace(content=_content(content))
-    except Exception as error:
-        return failure_of(error)._replace(contexts=result.contexts)
+    except BaseException as error:
+        return failure_of(_own(error))._replace(contexts=result.contexts)
 
 
 def _frozen(result: ToolResult) -> ToolResult:
@@ -364,9 +370,6 @@ def _frozen(result: ToolResult) -> ToolResult:
 
 def _own(error: BaseException) -> BaseException:
     """``error``, unless it is not the call's own but the end of the task or of the process: then it is raised."""
-    if isinstance(error, Exception | SystemExit):
-        return error
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and not (task and task.cancelling()):
-        return error
-    raise error
+    if ends_task(error):
+        raise error
+    return error
