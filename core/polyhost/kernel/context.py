@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Hashable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from polyhost.kernel.containment import confined_task
 from polyhost.kernel.drain import Cleanup, Limits
 from polyhost.kernel.errors import ServiceUnavailableError
 from polyhost.kernel.events import FIBER_STATUS, LISTENER, MOUNT_CHANGED, Dispatcher, EventBus, Listener, Target
@@ -178,7 +179,7 @@ class Context:
             raise
         inherited = contextvars.copy_context()
         inherited.run(current_context.set, self)
-        task = asyncio.get_running_loop().create_task(coro, name=f"{self.owner.name}: {name}", context=inherited)
+        task = confined_task(coro, name=f"{self.owner.name}: {name}", context=inherited)
         token = self.mount(TASK, name, task)
         token.own(task)
         task.add_done_callback(lambda ended: self.owner.task_ended(token, ended))

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple
 
+from polyhost.kernel.containment import confined
+
 Cleanup = Callable[[], Awaitable[Any] | Any]
 
 
@@ -63,12 +65,13 @@ async def run_cleanup(
     The asynchronous part runs in a task of its own, so that whoever is cancelled meanwhile does not take it along.
     """
     try:
-        result = cleanup()
-        if not inspect.isawaitable(result):
-            return None
-        if not bounded:
-            await result
-            return None
+        with confined:
+            result = cleanup()
+            if not inspect.isawaitable(result):
+                return None
+            if not bounded:
+                await result
+                return None
     except Exception as error:
         return error
     task = asyncio.ensure_future(_finish(result))
@@ -81,7 +84,8 @@ async def run_cleanup(
 
 
 async def _finish(result: Awaitable[Any]) -> Any:
-    return await result
+    with confined:
+        return await result
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:

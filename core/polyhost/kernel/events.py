@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol
 
+from polyhost.kernel.containment import confined, ordinary
 from polyhost.kernel.errors import EventModeError, EventTargetError, NextCalledTwiceError
 from polyhost.kernel.keys import EventKey, EventMode, MountKind
 from polyhost.kernel.mounts import KindHandler, MountTable
@@ -133,7 +134,8 @@ class Dispatcher:
             if not listener.live:
                 continue
             try:
-                result = listener.fire(args, kwargs, keep=True)
+                with confined:
+                    result = listener.fire(args, kwargs, keep=True)
             except Exception as error:
                 failures.append(error)
                 continue
@@ -148,9 +150,10 @@ class Dispatcher:
         """Call and await one listener after the other; the first answer (not None, not False) wins and is returned."""
         for listener in self._select(key, EventMode.SERIAL, args):
             if listener.live:
-                result = listener.fire(args, kwargs)
-                if inspect.isawaitable(result):
-                    result = await result
+                with confined:
+                    result = listener.fire(args, kwargs)
+                    if inspect.isawaitable(result):
+                        result = await result
                 if result is not None and result is not False:
                     return result
         return None
@@ -159,7 +162,8 @@ class Dispatcher:
         """Like :meth:`serial`, for synchronous listeners."""
         for listener in self._select(key, EventMode.BAIL, args):
             if listener.live:
-                result = listener.fire(args, kwargs)
+                with confined:
+                    result = listener.fire(args, kwargs)
                 if result is not None and result is not False:
                     return result
         return None
@@ -177,7 +181,8 @@ class Dispatcher:
                 index += 1
             if index == len(listeners):
                 return inner()
-            return listeners[index].fire((*args, _once(lambda: run_from(index + 1), key)), {})
+            with confined:
+                return listeners[index].fire((*args, _once(lambda: run_from(index + 1), key)), {})
 
         return run_from(0)
 
@@ -298,10 +303,11 @@ class _ListenerHandler(KindHandler[Listener]):
 def _emit_to(listener: Listener, key: EventKey[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     try:
         result = listener.fire(args, kwargs, keep=True) if listener.once else listener.callback(*args, **kwargs)
-    except Exception:
-        if not key.contained:
-            raise
-        listener.token.owner.logger.exception("%s failed", _describe(listener, key))
+    except BaseException as error:
+        failure = ordinary(error)
+        if not key.contained or not isinstance(failure, Exception):
+            raise failure  # noqa: B904  (it is the error, or has it as its cause)
+        listener.token.owner.logger.error("%s failed", _describe(listener, key), exc_info=failure)
         return
     if result is not None and inspect.isawaitable(result):
         task = listener.start(result, _describe(listener, key))
@@ -353,6 +359,9 @@ FIBER_DISPOSED: EventKey[[Fiber]] = EventKey("internal/fiber-disposed")
 
 FIBER_STATUS: EventKey[[Fiber, FiberState]] = EventKey("internal/fiber-status")
 """A fiber changed its state; the second argument is the previous one."""
+
+TASK_CRASHED: EventKey[[MountToken[asyncio.Task[Any]], BaseException]] = EventKey("internal/task-crashed")
+"""A background task raised, and with it its owner, a fiber or a scope, fails."""
 
 MOUNT_CHANGED: EventKey[[MountToken[Any], MountState, MountState]] = EventKey("mount/changed")
 """A mount went from one state to another."""

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from polyhost.kernel.containment import confined, confined_task
 from polyhost.kernel.drain import retrieve, wind_down
 from polyhost.kernel.errors import InactiveContextError
 from polyhost.kernel.events import FIBER_CREATED, FIBER_DISPOSED
@@ -299,16 +300,16 @@ class Fiber:
     async def _start(self) -> BaseException | None:
         """Run the plugin's start and return its failure. Once ``stopping`` is aborted it has only its grace left."""
         try:
-            config = self._resolve_config()
+            with confined:
+                config = self._resolve_config()
         except Exception as error:
             return error
-        loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
         context.run(current_context.set, self.context)
-        task = self._starting = loop.create_task(
+        task = self._starting = confined_task(
             enter(self.spec, self.context, config), name=f"start of {self.name}", context=context
         )
-        ready: asyncio.Future[None] = loop.create_future()
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task.add_done_callback(lambda _: None if ready.done() else ready.set_result(None))
         undo = self.owner.stopping.on_abort(lambda _: None if ready.done() else ready.set_result(None))
         await ready

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from polyhost.kernel.containment import confined
 from polyhost.kernel.drain import Limits, run_cleanup, wind_down
 from polyhost.kernel.errors import MountConflictError
 from polyhost.kernel.keys import MountKind
@@ -191,7 +192,8 @@ class MountTable:
         ready = [token for token in tokens if token.state is MountState.MOUNTING]
         for token in ready:
             try:
-                token.entry.handler.install(token)
+                with confined:
+                    token.entry.handler.install(token)
             except BaseException as error:
                 token.error = error
                 self._move(token, MountState.FAILED)
@@ -280,7 +282,8 @@ class MountTable:
 
     async def _drain(self, token: MountToken[Any]) -> None:
         try:
-            await token.entry.handler.drain(token)
+            with confined:
+                await token.entry.handler.drain(token)
         except Exception:
             token.owner.logger.exception("%r: waiting for its users failed", token)
 

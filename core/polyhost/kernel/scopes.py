@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyhost.kernel.drain import Cleanup, run_cleanup
 from polyhost.kernel.errors import InactiveContextError, ScopeLinkError
+from polyhost.kernel.events import TASK_CRASHED
 from polyhost.kernel.signals import AbortController, AbortSignal
 from polyhost.kernel.tokens import TASK, MountState, MountToken
 
@@ -162,6 +163,7 @@ class Owner:
         if error is not None and token.state in (MountState.MOUNTING, MountState.ACTIVE):
             token.error = error
             self.logger.error("background task %s of %s crashed", token.key, self.name, exc_info=error)
+            self.kernel.events.emit(TASK_CRASHED, token, error)
             self.crashed(error)
         token.withdraw("the task has ended")
 

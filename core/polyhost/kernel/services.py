@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from dependency_injector import containers, providers
 
+from polyhost.kernel.containment import confined
 from polyhost.kernel.drain import Limits
 from polyhost.kernel.errors import ServiceConflictError, ServiceTypeError, ServiceUnavailableError
 from polyhost.kernel.keys import MountKind, ServiceKey
@@ -118,7 +119,8 @@ class ServiceRegistry:
         if token is None or token.value.check is None:
             return token
         try:
-            return token if token.value.check(context) else None
+            with confined:
+                return token if token.value.check(context) else None
         except Exception:
             token.owner.logger.exception("availability check of service %s failed", key)
             return None

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from polyhost.kernel.containment import confined
 from polyhost.kernel.errors import PolyhostError
 
 T = TypeVar("T")
@@ -107,7 +108,8 @@ class AbortController:
         callbacks, signal._callbacks = signal._callbacks, {}
         for callback in callbacks.values():
             try:
-                callback(signal)
+                with confined:
+                    callback(signal)
             except Exception as error:
                 _report(error, callback)
         return True

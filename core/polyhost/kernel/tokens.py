@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable,
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from polyhost.kernel.containment import confined_task
 from polyhost.kernel.drain import Cleanup, retrieve
 from polyhost.kernel.errors import MountWithdrawnError
 from polyhost.kernel.keys import MountKind
@@ -216,7 +217,7 @@ class MountToken(Generic[V]):
         context = contextvars.copy_context()
         cell: list[Run] = []
         context.run(inside_runs.set, (*(other for other in inside_runs.get() if other), cell))
-        run = Run(asyncio.get_running_loop().create_task(work, name=name, context=context))
+        run = Run(confined_task(work, name=name, context=context))
         cell.append(run)
         self.runs[run] = None
 
