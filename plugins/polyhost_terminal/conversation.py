@@ -60,6 +60,7 @@ class RunOptions(NamedTuple):
     approve: str = "ask"
     max_steps: int | None = None
     timeout: float | None = None
+    token_budget: int | None = None
     as_json: bool = False
 
 
@@ -115,11 +116,12 @@ class Conversation:
         return opened
 
     def _connect(self, command: CommandContext, agent: Agent) -> None:
-        """Mount what this run adds: who answers, the step limit, and word of a log that cannot be written."""
+        """Mount what this run adds: who answers, the limits of a turn, and word of a log that cannot be written."""
         context = command.context
         if (surface := self._surface(agent.id)) is not None:
             context.mount(SURFACE, agent.id, surface)
-        agent.limit(max_steps=self._options.max_steps, seconds=self._options.timeout)
+        options = self._options
+        agent.limit(max_steps=options.max_steps, seconds=options.timeout, tokens=options.token_budget)
 
         def warn(session: Session, reason: str | None) -> None:
             if session.id == agent.id:

@@ -38,6 +38,7 @@ DEMO_STORY = "fix the failing test"
 @click.option("--approve", type=click.Choice(["ask", "auto", "deny"]), help="How approvals are answered.")
 @click.option("--max-steps", type=click.IntRange(min=1), help="End a turn after this many model requests.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Cancel a turn after this many seconds.")
+@click.option("--token-budget", type=click.IntRange(min=1), help="End a turn after so many input and output tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print the session's events as JSON lines.")
 @click.option("--demo", is_flag=True, help="Work offline, with the demo model, in a copy of a sample repository.")
 @click.pass_obj
@@ -52,6 +53,7 @@ def run(
     approve: str | None,
     max_steps: int | None,
     timeout: float | None,
+    token_budget: int | None,
     as_json: bool,
     demo: bool,
 ) -> int:
@@ -81,6 +83,7 @@ def run(
         approve=approve or "ask",
         max_steps=max_steps,
         timeout=timeout,
+        token_budget=token_budget,
         as_json=as_json,
     )
     if options.prompt is None and as_json:

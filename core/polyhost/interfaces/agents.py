@@ -87,8 +87,12 @@ class Agent(Protocol):
         """
         ...
 
-    def limit(self, *, max_steps: int | None = None, seconds: float | None = None) -> None:
-        """Bound each turn; None for no bound. A turn that reaches a bound ends ``aborted`` with a ``hook`` cause."""
+    def limit(self, *, max_steps: int | None = None, seconds: float | None = None, tokens: int | None = None) -> None:
+        """Bound each turn; None for no bound. A turn that reaches a bound ends ``aborted`` with a ``hook`` cause.
+
+        :param tokens: input and output together, as models report them; cached input does not count. Checked before
+            each further step, so the step that reaches the bound is completed.
+        """
         ...
 
     def resume_queue(self) -> None:

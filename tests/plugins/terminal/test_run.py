@@ -217,11 +217,12 @@ def test_sessions_go_on_and_are_listed(run: Run, folder: Path) -> None:
     assert "hostctl sessions list" in missing.stderr
 
 
-def test_a_step_limit_ends_the_turn(run: Run, folder: Path) -> None:
+@pytest.mark.parametrize(("option", "words"), [("--max-steps", "1 step"), ("--token-budget", "its limit is 1")])
+def test_a_limit_ends_the_turn(run: Run, folder: Path, option: str, words: str) -> None:
     (folder / "a.txt").write_text("x\n")
-    lines = events(run.demo("read a.txt", "--json", "--max-steps", "1"))
+    lines = events(run.demo("read a.txt", "--json", option, "1"))
     assert lines[-1]["reason"]["kind"] == "aborted"
-    assert "1 step" in lines[-1]["reason"]["reason"]["reason"]
+    assert words in lines[-1]["reason"]["reason"]["reason"]
     assert [event["type"] for event in lines].count("step/start") == 1
 
 

@@ -678,6 +678,26 @@ async def test_turns_can_be_bounded_in_steps_and_seconds(bench: Bench) -> None:
     assert len(agent.inbox.next_turn) == 1
 
 
+async def test_turns_can_be_bounded_in_reported_tokens(bench: Bench) -> None:
+    bench.tool("t")
+    agent = await bench.agent(
+        *[call_script("t", {})] * 2, call_script("t", {}), text_script("x" * 90), text_script("b")
+    )
+    agent.limit(tokens=22)  # each call of the model takes 11
+    await bench.ask(agent)
+    (reason,) = bench.reasons(agent)
+    assert reason["reason"] == {"kind": "hook", "reason": "the turn was stopped after 22 tokens; its limit is 22"}
+    assert bench.types(agent).count("tool/result") == 2, "the step that reached the bound was completed"
+    agent.limit(tokens=23)
+    await bench.ask(agent)
+    assert bench.reasons(agent)[1] == {"kind": "completed"}, (
+        "nothing is left to stop, and the first turn does not count"
+    )
+    agent.limit()
+    await bench.ask(agent)
+    assert bench.reasons(agent)[2] == {"kind": "completed"}
+
+
 @pytest.mark.contract("LOOP-06")
 async def test_an_empty_prompt_leaves_system_out(bench: Bench) -> None:
     agent = await bench.agent(text_script("hi"))

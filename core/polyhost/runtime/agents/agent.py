@@ -156,9 +156,8 @@ class LiveAgent:
     def set_model(self, model: str) -> None:
         self._requests.select(model)
 
-    def limit(self, *, max_steps: int | None = None, seconds: float | None = None) -> None:
-        """Bound each turn; one that reaches a bound ends ``aborted`` with a ``hook`` cause."""
-        self._parts.limits = TurnLimits(max_steps, seconds)
+    def limit(self, *, max_steps: int | None = None, seconds: float | None = None, tokens: int | None = None) -> None:
+        self._parts.limits = TurnLimits(max_steps, seconds, tokens)
 
     # -- messages in
 

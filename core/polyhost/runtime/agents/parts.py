@@ -63,10 +63,11 @@ class AgentServices:
 
 
 class TurnLimits(NamedTuple):
-    """Bounds of one turn, None for no bound: how many steps it may take, and how many seconds."""
+    """Bounds of one turn, None for no bound: steps, seconds, and the input and output tokens that models report."""
 
     max_steps: int | None = None
     seconds: float | None = None
+    tokens: int | None = None
 
 
 class AgentParts:

@@ -109,7 +109,7 @@ class Turn:
         reason: JsonObject | None = None  # what the turn will end with
         done = False  # whether the last step left nothing for the model to answer
         while True:
-            self._check_step_limit()
+            self._check_limits()
             admitted = await self._propose(done=done)
             if admitted is None:
                 return _Ending(BLOCKED, more=False)
@@ -187,10 +187,15 @@ class Turn:
     def _variables(self, config: JsonObject) -> JsonObject:
         return {"provider": config.get("provider"), "model": config.get("model"), "cwd": self._session.header.cwd}
 
-    def _check_step_limit(self) -> None:
-        limit = self._parts.limits.max_steps
-        if limit is not None and self._step >= limit:
-            self._controller.abort({"kind": "hook", "reason": f"the turn reached its limit of {limit} steps"})
+    def _check_limits(self) -> None:
+        """Refuse another step to a turn that has used up what it may; what its last step did stays."""
+        steps, _, tokens = self._parts.limits
+        used = self._usage.get("inputTokens", 0) + self._usage.get("outputTokens", 0)
+        if steps is not None and self._step >= steps:
+            self._controller.abort({"kind": "hook", "reason": f"the turn reached its limit of {steps} steps"})
+        elif tokens is not None and used >= tokens:
+            reason = f"the turn was stopped after {used} tokens; its limit is {tokens}"
+            self._controller.abort({"kind": "hook", "reason": reason})
         self._signal.raise_if_aborted()
 
     def _start_budget(self) -> asyncio.TimerHandle | None:
