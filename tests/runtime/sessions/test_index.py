@@ -181,6 +181,19 @@ async def test_a_search_finds_words_of_prompts_answers_and_titles(
     assert caught.value.code == "USAGE"
 
 
+async def test_a_match_is_not_shown_after_its_log_has_changed(
+    write: Any, indexes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database.IndexDatabase, "logs_after", lambda *_: [])  # going round would find it as well
+    gone, other = await write("gone", "the needle"), await write("other", "the needle")
+    index = indexes()
+    assert len(await index.search("needle", limit=5)) == 2
+    content = (await write("third", "nothing")).read_bytes()
+    gone.unlink()
+    other.write_bytes(content)
+    assert await index.search("needle", limit=5) == []
+
+
 async def test_deleted_texts_leave_the_file(root: Path, write: Any, storage: JsonlStorage) -> None:
     await write("a", "zebrafish forever")
     await write("b", "other")

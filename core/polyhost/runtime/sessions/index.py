@@ -85,13 +85,17 @@ class SessionIndex:
             raise SessionError("a search needs a word", code="USAGE")
 
         def ask(database: IndexDatabase) -> Sequence[SessionMatch]:
-            self._refreshed(database)
-            matches = []
-            for found in database.search(words.split(), limit=limit, cwd=cwd):
-                row = database.by_key(found.key)
-                if row is not None:
-                    matches.append(SessionMatch(self._stored(row), found.seq, found.role, found.snippet))
-            return matches
+            freshness = self._refreshed(database)
+            for _ in range(_ROUNDS):
+                found = database.search(words.split(), limit=limit, cwd=cwd)
+                rows = {match.key: database.by_key(match.key) for match in found}
+                if not freshness.check(row for row in rows.values() if row is not None):
+                    break
+            return [
+                SessionMatch(self._stored(row), match.seq, match.role, match.snippet)
+                for match in found
+                if (row := rows[match.key]) is not None
+            ]
 
         return await self._ask(ask)
 
@@ -212,10 +216,18 @@ class SessionIndex:
             return IndexDatabase(self._path)
 
     def _in_memory(self) -> IndexDatabase:
+        import sqlite3
+
         from polyhost.runtime.sessions.database import IndexDatabase
 
         if self._substitute is None:
-            self._substitute = IndexDatabase(None)
+            try:
+                self._substitute = IndexDatabase(None)
+            except sqlite3.Error as error:
+                raise SessionError(
+                    f"sessions cannot be listed: this Python's SQLite is not usable ({error}); it needs FTS5",
+                    code="SESSION_INDEX_UNUSABLE",
+                ) from error
         return self._substitute
 
     def _give_up(self, error: Exception) -> None:
