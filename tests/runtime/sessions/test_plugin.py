@@ -10,6 +10,7 @@ import pytest
 from polyhost.interfaces import HOST, SESSION_HEALTH, SESSIONS, HostInfo, SessionError
 from polyhost.interfaces.sessions import SESSION_EVENT_TYPE
 from polyhost.kernel import Context, FiberSpec, Kernel
+from polyhost.runtime.sessions.config import SessionsConfig
 from polyhost.runtime.sessions.plugin import LIVE_SESSIONS, STORAGE, polyhost_plugin, polyhost_start
 
 
@@ -17,7 +18,9 @@ from polyhost.runtime.sessions.plugin import LIVE_SESSIONS, STORAGE, polyhost_pl
 async def host(kernel: Kernel, tmp_path: Path) -> AsyncIterator[Context]:
     kernel.root.provide(HOST, HostInfo("0", tmp_path, tmp_path, None))
     info = polyhost_plugin()
-    fiber = kernel.root.install(FiberSpec(name=info.name, start=polyhost_start, requires=info.requires))
+    fiber = kernel.root.install(
+        FiberSpec(name=info.name, start=polyhost_start, requires=info.requires, resolve_config=SessionsConfig)
+    )
     await fiber.settled()
     yield kernel.root
     await fiber.dispose()
