@@ -249,3 +249,12 @@ async def test_denied_calls_count_and_blocks_carry_the_reminder(bench: Any) -> N
 def test_bad_thresholds_are_refused(thresholds: list[int]) -> None:
     with pytest.raises(ValueError, match="thresholds"):
         RepeatReminder(thresholds)
+
+
+async def test_a_deleted_session_takes_its_spilled_files_along(tmp_path: Path) -> None:
+    files = SpillFiles(tmp_path)
+    kept, gone = files.save("one", "a.txt", b"x"), files.save("two", "b.txt", b"y")
+    await files.remove("two")
+    await files.remove("never-spilled")
+    assert kept.exists()
+    assert not gone.parent.exists()

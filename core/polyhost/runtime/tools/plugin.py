@@ -8,6 +8,7 @@ from polyhost.interfaces import (
     AGENT_INBOX_CLAIMED,
     HOST,
     INTERACTIONS,
+    SESSION_DELETED,
     SPILL,
     TOOL_EXECUTE,
     TOOL_POST_EXECUTE,
@@ -47,6 +48,7 @@ async def polyhost_start(ctx: Context, config: ToolRuntimeConfig) -> None:
         spill=SpillPolicy(files, config.max_inline_bytes) if config.max_inline_bytes else None,
     )
     ctx.provide(SPILL, files)
+    ctx.on(SESSION_DELETED, files.remove)
     ctx.provide(TOOLS, service)
     ctx.on(TOOL_EXECUTE, TimeoutPolicy(lambda call: service.get(call.name, call.agent)))
     if config.repeat_reminder:

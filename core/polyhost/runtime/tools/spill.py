@@ -33,10 +33,7 @@ class SpillFiles:
 
     def save(self, session_id: str, name: str, content: bytes) -> Path:
         """Write a new file (0600, in a 0700 directory). Blocking; raises OSError."""
-        from hashlib import sha256  # slow to import, and most sessions never spill
-
-        digest = sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-        directory = self._root / f"session-{digest}"
+        directory = self._directory(session_id)
         for path in (self._root, directory):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / f"{os.urandom(6).hex()}-{_encoded(name)}"
@@ -48,6 +45,17 @@ class SpillFiles:
             path.unlink(missing_ok=True)
             raise
         return path
+
+    async def remove(self, session_id: str) -> None:
+        """Remove what a deleted session has spilled; a listener of ``session/deleted``."""
+        import shutil
+
+        await asyncio.to_thread(shutil.rmtree, self._directory(session_id), ignore_errors=True)
+
+    def _directory(self, session_id: str) -> Path:
+        from hashlib import sha256  # slow to import, and most sessions never spill
+
+        return self._root / f"session-{sha256(session_id.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 class SpillPolicy:
