@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from polyhost.process import ProcessSupervisor, table
+from polyhost.process.mark import Mark
 from polyhost.process.subreaper import Subreaper
 from polyhost.process.tree import TREE_VARIABLE, LinuxTree
 
@@ -79,6 +82,65 @@ async def test_an_orphan_in_a_members_session_is_found(spawn, running, eventuall
     assert not running(orphan)
 
 
+@pytest.mark.case("CASE-02")
+@pytest.mark.parametrize("inherit_env", [True, False])
+async def test_an_orphan_without_group_ancestors_environment_and_descriptors_is_found(
+    spawn, running, eventually, stranger, inherit_env: bool
+) -> None:
+    other = stranger("sh", "-c", "exec env -i sleep 1000", start_new_session=True)
+    inner = "setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit"
+    handle = await spawn("sh", "-c", f"(env -i setsid sh -c '{inner}' &) | cat", inherit_env=inherit_env)
+    orphan = int(await handle.stdout.readline())
+    await handle.done
+    await eventually(lambda: table.read_row(orphan).parent == os.getpid())
+    assert not await handle.wait_for_exit(0.05)
+    handle.terminate()
+    assert await handle.wait_for_exit()
+    assert not running(orphan)
+    assert running(other.pid)
+
+
+def test_a_mark_reaches_what_was_forked_before_it(stranger) -> None:
+    child = stranger("sh", "-c", "sleep 1000 & echo $!; wait", stdout=subprocess.PIPE)
+    inner = int(child.stdout.readline())
+    mark = Mark()
+    assert not mark.is_on(child.pid)
+    mark.put_on(child.pid)
+    assert [mark.is_on(pid) for pid in (child.pid, inner, os.getpid())] == [True, True, False]
+    assert not Mark().is_on(child.pid)
+    child.kill()
+    child.wait()
+    os.kill(inner, signal.SIGKILL)
+    assert not mark.is_on(child.pid)
+    mark.put_on(child.pid)  # too late, and no error
+
+
+def test_a_worn_mark_stays_on_what_this_thread_started_only(stranger) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_RTTIME)
+    mark = Mark()
+    with ThreadPoolExecutor(1) as pool, mark.worn():
+        own = stranger("sleep", "1000")
+        script = "sleep 1000 & echo $!; wait"
+        other = pool.submit(stranger, "sh", "-c", script, stdout=subprocess.PIPE, start_new_session=True).result()
+        inner = int(other.stdout.readline())
+        assert mark.is_on(inner)
+    later = stranger("sleep", "1000")
+    assert [mark.is_on(pid) for pid in (own.pid, other.pid, inner, later.pid)] == [True, False, False, False]
+    assert resource.getrlimit(resource.RLIMIT_RTTIME) == limit
+    os.killpg(other.pid, signal.SIGKILL)
+
+
+def test_only_the_main_thread_wears_marks(stranger) -> None:
+    mark = Mark()
+
+    def start() -> subprocess.Popen[bytes]:
+        with mark.worn():
+            return stranger("sleep", "1000")
+
+    with ThreadPoolExecutor(1) as pool:
+        assert not mark.is_on(pool.submit(start).result().pid)
+
+
 async def test_what_a_member_forks_between_two_looks_is_killed_too(python) -> None:
     # Each process forks its successor and ends: nobody is there for two looks in a row.
     source = "import os\nprint(flush=True)\nwhile True:\n    if os.fork():\n        os._exit(0)"
@@ -142,7 +204,7 @@ async def test_nested_hosts_keep_the_outer_marker(spawn, monkeypatch) -> None:
 async def test_a_group_of_zombies_counts_as_gone(stranger, eventually) -> None:
     child = stranger("sh", "-c", "sleep 1000 & kill -KILL $!; wait $!; exit 0", start_new_session=True)
     await eventually(lambda: not table.read_row(child.pid).alive)
-    tree = LinuxTree(child, None)
+    tree = LinuxTree(child, None, Mark())
     os.killpg(child.pid, 0)  # the group still exists
     assert not tree.alive()
     assert child.returncode == 0

@@ -7,12 +7,13 @@ What a *tree* is, and with it what ``terminate``, ``wait_for_exit``, ``dispose``
 
 Linux
     The process group of the child, all descendants by parentage, everything in sessions they founded, and every
-    process whose environment carries the tree's marker: a daemon that forked twice and called ``setsid`` is a member.
-    A process escapes only if, between two looks, it left the group, lost its ancestors and cleared its environment.
-    A child with an exact environment (``inherit_env=False``) carries no marker: there, a daemon escapes that left the
-    group and lost its ancestors before the first look. A runaway that forks into a new session faster than the table
-    can be read stays ahead of every signal. The child's id stays reserved until the tree is gone, so that
-    no signal can reach a stranger. Where ``/proc`` is not mounted, the next paragraph holds.
+    process that inherited the tree's mark (:mod:`polyhost.process.mark`) or its marker in the environment: a daemon
+    that forked twice, called ``setsid`` and cleared its environment is a member. A process escapes only if, between
+    two looks, it left the group, lost its ancestors, cleared its environment and set its own limit on real-time CPU
+    time. A runaway that forks into a new session faster than the table can be read stays ahead of every signal.
+    Children that other code of this process starts are nobody's members: they inherit neither mark nor marker. The
+    child's id stays reserved until the tree is gone, so that no signal can reach a stranger. Where ``/proc`` is not
+    mounted, the next paragraph holds.
 
 Other POSIX systems
     The process group of the child. A process that leaves the group leaves the supervision.

@@ -24,7 +24,7 @@ from polyhost.process.output import SpillDirectory
 from polyhost.process.spec import SpawnSpec
 from polyhost.process.stdio import ChildEnds, Stdio
 from polyhost.process.subreaper import Subreaper
-from polyhost.process.tree import TREE_VARIABLE, ProcessTree, observe_tree
+from polyhost.process.tree import TREE_VARIABLE, ProcessTree, plant_tree
 
 #: Seconds that :meth:`ProcessSupervisor.aclose` waits for a tree after its SIGKILL.
 KILL_PATIENCE: Final = 5.0
@@ -119,7 +119,7 @@ class ProcessSupervisor:
         ends = await stdio.open()
         self._admit(spec)  # again: both may have changed while the pipes were attached
         environment, marker = _environment(spec)
-        return observe_tree(_popen(spec, ends, environment), marker)
+        return plant_tree(lambda: _popen(spec, ends, environment), marker)
 
     async def _close(self) -> None:
         global _live_supervisor

@@ -1,8 +1,9 @@
 """One process tree: finding its members, signalling them, and proving that none is left.
 
 There are two views. :class:`LinuxTree` reads the process table and also finds members that left the process group:
-by their parents, by their session, and by a marker in their environment. :class:`GroupTree` serves other POSIX
-systems and knows the process group only. Neither waits: who looks when is decided in :mod:`polyhost.process.handle`.
+by their parents, by their session, by a mark that they inherit, and by a marker in their environment.
+:class:`GroupTree` serves other POSIX systems and knows the process group only. Neither waits: who looks when is decided
+in :mod:`polyhost.process.handle`.
 
 The direct child is kept unreaped by :class:`LinuxTree` until the tree is gone. Its pid, which is also the id of the
 group, can therefore not be given to another process while somebody may still signal it.
@@ -18,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from polyhost.process import table
 from polyhost.process.exit_watch import watch_exit
+from polyhost.process.mark import Mark
 from polyhost.process.table import ProcessRow
 
 #: Names the trees that a process belongs to, outermost first, separated by colons. Set by the supervisor.
@@ -67,11 +69,15 @@ class ProcessTree(Protocol):
         """Send a signal to every member. Members that are gone or may not be signalled are passed over."""
 
 
-def observe_tree(child: subprocess.Popen[bytes], marker: str | None) -> ProcessTree:
-    """The best view of a child's tree that this system allows."""
-    if table.available():
-        return LinuxTree(child, marker)
-    return GroupTree(child)
+def plant_tree(start: Callable[[], subprocess.Popen[bytes]], marker: str | None) -> ProcessTree:
+    """Let ``start()`` start a child; the best view of its tree that this system allows."""
+    if not table.available():
+        return GroupTree(start())
+    mark = Mark()
+    with mark.worn():
+        child = start()
+    mark.put_on(child.pid)  # where it could not be worn
+    return LinuxTree(child, marker, mark)
 
 
 class GroupTree:
@@ -108,11 +114,13 @@ class LinuxTree:
     """A child and all its descendants, as the process table shows them.
 
     :param marker: text that stands in the environment of every descendant, unless one clears it; None without one.
+    :param mark: what every descendant has inherited.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], marker: str | None) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], marker: str | None, mark: Mark) -> None:
         self.pid = child.pid
         self._child = child
+        self._mark = mark
         self._marker = None if marker is None else marker.encode()
         row = table.read_row(child.pid)
         self._start = row.start if row is not None else 0
@@ -188,17 +196,19 @@ class LinuxTree:
         return bool(self._living) or unsure
 
     def _marked(self, rows: list[ProcessRow], members: set[int]) -> tuple[set[int], bool]:
-        """Further members by their environment, and whether there was a process of which it could not be told."""
+        """Further members by what they inherited, and whether there was a process of which it could not be told."""
         marked: set[int] = set()
         unsure = False
-        if self._marker is not None:
-            for row in rows:
-                if row.alive and row.start >= self._start and row.pid not in members:
-                    found = table.environment_has(row.pid, self._marker)
-                    unsure = unsure or found is None
-                    if found:
-                        marked.add(row.pid)
+        for row in rows:
+            if row.alive and row.start >= self._start and row.pid not in members:
+                found = self._mark.is_on(row.pid) or self._has_marker(row.pid)
+                unsure = unsure or found is None
+                if found:
+                    marked.add(row.pid)
         return marked, unsure
+
+    def _has_marker(self, pid: int) -> bool | None:
+        return self._marker is not None and table.environment_has(pid, self._marker)
 
     def _is_seed(self, row: ProcessRow) -> bool:
         if self.pid in (row.group, row.session):
