@@ -1,4 +1,4 @@
-"""Built-in plugin ``runtime-upkeep``: titles, projections, attachments, commands and checkpoints."""
+"""Built-in plugin ``runtime-upkeep``: titles, projections, attachments, commands, checkpoints and instructions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from polyhost.interfaces import (
     MODELS,
     PROJECTION,
     PROJECTIONS,
+    PROMPT_CONTEXT,
     SESSION_ATTACHMENTS,
     SESSION_DISPOSED,
     SESSIONS,
     TITLES,
     TOOL_EXECUTE,
     Projection,
+    PromptContext,
 )
 from polyhost.interfaces.attachments import IMAGE_TYPES, AttachmentLimits
 from polyhost.kernel.hookspecs import hookimpl
@@ -33,24 +35,27 @@ from polyhost.runtime.sessions.plugin import SESSIONS_FOLDER
 from polyhost.runtime.sessions.projections import ProjectionRegistry
 from polyhost.runtime.sessions.titles import TitleService
 from polyhost.runtime.upkeep.checkpoints import Checkpoint
+from polyhost.runtime.upkeep.instructions import WorkspaceFacts
 
 if TYPE_CHECKING:
     from polyhost.interfaces import JsonObject, SessionHeader
     from polyhost.kernel.context import Context
+    from polyhost.runtime.upkeep.config import UpkeepConfig
 
 
 @hookimpl
 def polyhost_plugin() -> PluginInfo:
     return PluginInfo(
         name="runtime-upkeep",
-        summary="Titles, projections, attachments, commands and checkpoints of sessions",
+        summary="Titles, projections, attachments, commands, checkpoints and instructions of sessions",
         requires=(HOST, INTERACTIONS, MODELS, SESSIONS),
         provides=(COMMANDS, PROJECTIONS, SESSION_ATTACHMENTS, TITLES),
+        config="polyhost.runtime.upkeep.config:UpkeepConfig",
     )
 
 
 @hookimpl
-async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
+async def polyhost_start(ctx: Context, config: UpkeepConfig) -> AsyncIterator[None]:
     projections = ProjectionRegistry(ctx.mounts)
     ctx.provide(PROJECTIONS, projections)
     for key, projection in PROJECTIONS_SHIPPED.items():
@@ -69,13 +74,19 @@ async def polyhost_start(ctx: Context, config: None) -> AsyncIterator[None]:
         session = sessions.get(session_id)
         return None if session is None else session.header
 
-    attachments = AttachmentFiles(ctx.require(HOST).home / SESSIONS_FOLDER, live)
+    home = ctx.require(HOST).home
+    attachments = AttachmentFiles(home / SESSIONS_FOLDER, live)
     ctx.provide(SESSION_ATTACHMENTS, attachments)
     ctx.mount(PROJECTION, "imageLimits", _image_limits(attachments.limits))
 
     ctx.provide(COMMANDS, CommandRegistry(ctx.mounts))
     for command in builtin_commands(ctx.require(INTERACTIONS), ctx.require(MODELS), titles):
         ctx.mount(COMMAND, command.name, command)
+
+    if config.instructions:
+        facts = WorkspaceFacts(home)
+        ctx.mount(PROMPT_CONTEXT, "environment", PromptContext(50, facts.environment))
+        ctx.mount(PROMPT_CONTEXT, "instructions", PromptContext(60, facts.instructions))
     yield
     await titles.close()
 
