@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyhost.process import Collect, CollectedOutput
-from polyhost.process.output import SpillDirectory
+from polyhost.process.spills import SpillDirectory, sweep
 
 
 @pytest.fixture
@@ -122,6 +124,61 @@ def test_removing_the_spills_unlinks_links_and_enters_nothing(tmp_path: Path, mo
     directory.remove()
     assert not os.path.exists(os.path.dirname(path))
     assert (precious / "file").read_text() == "kept"
+
+
+def test_spills_of_dead_hosts_are_swept_and_those_of_living_ones_are_not(
+    spills: SpillDirectory, tmp_path: Path
+) -> None:
+    source = (
+        "import os, tempfile; from polyhost.process.spills import SpillDirectory; "
+        f"tempfile.tempdir = {str(tmp_path)!r}; "
+        "print(SpillDirectory().create()[1], flush=True); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, check=False)
+    left = Path(killed.stdout.decode().strip())
+    assert left.exists()
+    fd, path = spills.create()
+    os.close(fd)
+    others = [tmp_path / "polyhost-demo-1", tmp_path / "polyhost-spill-shared"]
+    for other in others:
+        other.mkdir()
+        other.chmod(0o755)
+    link = tmp_path / "polyhost-spill-link"
+    link.symlink_to(others[0])
+    sweep()
+    assert not left.parent.exists()
+    assert os.path.exists(path)
+    assert all(other.exists() for other in (*others, link))
+
+
+def test_a_sweep_ends_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "polyhost-spill-1").mkdir(mode=0o700)
+    sweep(seconds=-1)
+    assert [*tmp_path.iterdir()] != []
+    sweep()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_directory_that_was_swept_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def mkdtemp(prefix: str) -> str:
+        made.append(tmp_path / f"{prefix}{len(made)}")
+        made[-1].mkdir(mode=0o700)
+        if len(made) == 1:
+            made[0].rmdir()
+        return str(made[-1])
+
+    monkeypatch.setattr("tempfile.mkdtemp", mkdtemp)
+    directory = SpillDirectory()
+    fd, path = directory.create()
+    os.close(fd)
+    assert Path(path).parent == made[1]
+    directory.remove()
+    assert not made[1].exists()
 
 
 def test_nothing_changes_once_finished(spills: SpillDirectory) -> None:

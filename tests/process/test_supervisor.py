@@ -110,3 +110,12 @@ async def test_the_exit_hook_goes_with_the_supervisor() -> None:
     del held
     gc.collect()
     assert kept() is None
+
+
+async def test_the_first_child_of_a_host_sweeps_after_dead_hosts(make_spec, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "polyhost-spill-dead").mkdir(mode=0o700)
+    (tmp_path / "polyhost-spill-dead" / "output").touch()
+    async with ProcessSupervisor() as supervisor:
+        await supervisor.spawn(make_spec("true"))
+    assert list(tmp_path.iterdir()) == []

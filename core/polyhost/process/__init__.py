@@ -23,7 +23,9 @@ Windows
 
 When the host ends by ``aclose``, ``sys.exit``, an uncaught exception, or a signal that it turns into one of these, no
 member of a live tree is left. When the host is killed outright (SIGKILL, or a signal it does not handle), nothing of
-it can run: its children see end of file on a piped stdin and broken output pipes, and are otherwise on their own.
+it can run: its children see end of file on a piped stdin and broken output pipes, and are otherwise on their own;
+what they are still doing goes on until they end or somebody ends them. Files with whole outputs that such a host has
+left in the temporary directory are removed when a later host of the same user starts its first child.
 
 Not here: what is said over the pipes (:mod:`polyhost.wire`), and any policy about which programs may be started.
 """

@@ -10,6 +10,7 @@ import os
 from typing import NamedTuple
 
 from polyhost.process.spec import Collect
+from polyhost.process.spills import SpillDirectory
 
 
 class OutputRead(NamedTuple):
@@ -28,34 +29,6 @@ class OutputRead(NamedTuple):
     def text(self) -> str:
         """``data`` as UTF-8; a character cut in two at either end shows as U+FFFD."""
         return self.data.decode("utf-8", "replace")
-
-
-class SpillDirectory:
-    """A directory of mode 0700 with an unguessable name, made on first use, for files of mode 0600."""
-
-    def __init__(self) -> None:
-        self._path: str | None = None
-
-    def create(self) -> tuple[int, str]:
-        """A new, empty file, exclusively created: its descriptor, open for writing, and its path."""
-        if self._path is None:
-            from tempfile import mkdtemp  # slow to import, and most children never spill
-
-            self._path = mkdtemp(prefix="polyhost-")
-        path = os.path.join(self._path, os.urandom(16).hex())
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), path
-
-    def remove(self) -> None:
-        """Remove the directory and the files in it, by unlinking only: no link is followed, no subtree entered."""
-        path, self._path = self._path, None
-        if path is None:
-            return
-        try:
-            for name in os.listdir(path):
-                os.unlink(os.path.join(path, name))
-            os.rmdir(path)
-        except OSError:
-            return  # somebody else put something there, or took it away: theirs to deal with
 
 
 class _Spill:

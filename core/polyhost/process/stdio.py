@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from io import FileIO
 from typing import NamedTuple
 
-from polyhost.process.output import CollectedOutput, SpillDirectory
+from polyhost.process.output import CollectedOutput
 from polyhost.process.spec import Collect, OutputMode, SpawnSpec
+from polyhost.process.spills import SpillDirectory
 
 
 class Collected(NamedTuple):

@@ -20,8 +20,8 @@ from polyhost.process.errors import (
     UnsupportedPlatformError,
 )
 from polyhost.process.handle import ProcessHandle
-from polyhost.process.output import SpillDirectory
 from polyhost.process.spec import SpawnSpec
+from polyhost.process.spills import SpillDirectory, sweep
 from polyhost.process.stdio import ChildEnds, Stdio
 from polyhost.process.subreaper import Subreaper
 from polyhost.process.tree import TREE_VARIABLE, ProcessTree, plant_tree
@@ -51,6 +51,7 @@ class ProcessSupervisor:
         self._owner = os.getpid()
         self._live: set[ProcessHandle] = set()
         self._spills = SpillDirectory()
+        self._swept = False
         self._subreaper = Subreaper() if adopt_orphans else None
         self._closing: asyncio.Task[None] | None = None
         atexit.register(self._at_exit)
@@ -73,6 +74,9 @@ class ProcessSupervisor:
         self._admit(spec)
         if self._subreaper is not None:
             self._subreaper.enter()
+        if not self._swept:
+            self._swept = True
+            sweep()
         stdio = Stdio(spec, self._spills)
         try:
             tree = await self._start(spec, stdio)
