@@ -66,6 +66,26 @@ def export_session(state: HostState, session_id: str, form: str, output: Path | 
     return on_host(state, "sessions", main, requires=(STORED_SESSIONS, SESSION_DIRECTORY), plugins=())
 
 
+@click.command("fork")
+@click.argument("session_id", metavar="ID")
+@click.option("--at", "boundary", metavar="SEQ", type=click.IntRange(min=0), help="The last event to take over.")
+@click.pass_obj
+def fork_session(state: HostState, session_id: str, boundary: int | None) -> int:
+    """Begin a new session with what a session has so far, and print its id. The old one stays as it is.
+
+    SEQ is the number of an event that is not inside a turn; `show ID --json` has the numbers.
+    """
+
+    async def main(command: CommandContext) -> int:
+        id = await resolve_id(command.context.require(STORED_SESSIONS), session_id)
+        forked = await command.context.require(SESSION_DIRECTORY).fork(id, boundary=boundary)
+        await forked.close()
+        click.echo(forked.agent.id)
+        return 0
+
+    return on_host(state, "sessions", main, requires=(STORED_SESSIONS, SESSION_DIRECTORY), plugins=())
+
+
 @click.command("import")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
 @click.pass_obj
@@ -173,6 +193,7 @@ def diagnose_sessions(state: HostState, session_id: str | None, fix: bool) -> in
 
 COMMANDS = (
     export_session,
+    fork_session,
     import_sessions,
     rename_session,
     delete_sessions,

@@ -254,6 +254,31 @@ class SessionDirectory(Protocol):
         """
         ...
 
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        boundary: int | None = None,
+        child_id: str | None = None,
+        model: str | None = None,
+        surface: str | None = None,
+        signal: AbortSignal | None = None,
+    ) -> OpenedSession:
+        """Begin a new session with the events of another one, and open it; it is written when this returns.
+
+        The source is live here or stored, may be open in another process, and is not changed. An interrupted turn at
+        its end is closed in the child alone, unless somebody is still writing it. The child has the source's working
+        directory, permission mode and last model; its header names the source and how much it inherited. Raises
+        :class:`SessionError` with SESSION_NOT_FOUND, SESSION_CORRUPT, SESSION_UNSUPPORTED, SESSION_ALREADY_EXISTS
+        (``child_id`` is live or stored), INVALID_BOUNDARY or OPEN_TURN, and nothing was created; or with
+        SESSION_WRITE_FAILED.
+
+        :param boundary: number of the last event to inherit, not inside a turn; None takes all.
+        :param child_id: id of the new session; None mints one.
+        :param model: see :meth:`open`, also for ``surface``.
+        """
+        ...
+
     async def stored(self, *, limit: int | None = None) -> Sequence[StoredSession]:
         """Stored sessions, most recently changed first. Unreadable ones are left out and logged."""
         ...

@@ -252,3 +252,163 @@ async def test_without_storage_sessions_live_in_memory(bench: Bench) -> None:
         with pytest.raises(SessionError) as caught:
             await attempt
         assert caught.value.code == "SESSION_NOT_FOUND"
+
+
+# Forks
+
+
+def code(error: Any) -> str:
+    return str(error.value.code)
+
+
+async def lines_of(directory: Directory, session_id: str) -> list[bytes]:
+    return list((await directory.read(session_id))[1])
+
+
+@pytest.mark.contract("FRK-01", "FRK-02", "FRK-07", "LOOP-28")
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_fork_goes_on_from_its_source(stored: Bench, directory: Directory, broker: Broker, live: bool) -> None:
+    await conversation(stored, directory)
+    before = await lines_of(directory, "s")
+    source = await directory.open("s") if live else None
+    inherited = list(source.agent.session.lines()) if source else before
+    forked = await directory.fork("s", surface="sdk", child_id="child")
+    agent = forked.agent
+    assert (agent.id, forked.resumed, agent.model) == ("child", False, MODEL)
+    assert broker.adopted[-1] == ("child", "sdk", None)
+    header = agent.session.header
+    assert (header.cwd, header.parent_session, header.seed_length) == (CWD, "s", len(inherited))
+    assert agent.session.lines()[: len(inherited)] == inherited
+    assert await lines_of(directory, "child") == list(agent.session.lines()), "it is written"
+    stored.script(text_script("two"))
+    await stored.ask(agent, "again")  # type: ignore[arg-type]
+    assert agent.session.last_turn == 2
+    assert [message["role"] for message in stored.model.requests[-1].messages] == ["user", "assistant", "user"]
+    await forked.close()
+    if source:
+        await source.close()
+    assert (await lines_of(directory, "s"))[: len(before)] == before
+    again = await directory.open("child", create=False)
+    assert again.agent.session.last_turn == 2
+    await again.close()
+
+
+@pytest.mark.contract("FRK-01")
+async def test_an_empty_stored_session_can_be_forked(stored: Bench, directory: Directory, broker: Broker) -> None:
+    await (await directory.open("s", cwd=CWD)).close()
+    forked = await directory.fork("s", boundary=0)
+    assert forked.agent.session.header.seed_length == 1
+    assert not forked.agent.inbox.pending
+    await forked.close()
+
+
+@pytest.mark.contract("FRK-03", "FRK-04")
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_fork_ends_where_a_turn_has_ended(stored: Bench, directory: Directory, live: bool) -> None:
+    await conversation(stored, directory)
+    source = await directory.open("s")
+    end = next(event.seq for event in source.agent.session.events() if event.type == "turn/end")
+    start = source.agent.session.append("turn/start", {"turn": 2}).seq
+    if live:
+        boundaries = [start, None]
+    else:
+        await source.close()
+        boundaries = [start]
+    for boundary in boundaries:
+        with pytest.raises(SessionError, match=f"ended at event {end}") as caught:
+            await directory.fork("s", boundary=boundary)
+        assert code(caught) == "OPEN_TURN"
+    for boundary in (-1, 10**6):
+        with pytest.raises(SessionError) as caught:
+            await directory.fork("s", boundary=boundary)
+        assert code(caught) == "INVALID_BOUNDARY"
+    assert [row.header.id for row in await directory.stored()] == ["s"], "nothing was created"
+    assert [agent.id for agent in stored.registry.list()] == ["s"] * live
+    forked = await directory.fork("s", boundary=end)
+    assert forked.agent.session.header.seed_length == end + 1
+    await forked.close()
+    if live:
+        source.agent.session.append("turn/end", {"turn": 2, "reason": {"kind": "completed"}})
+        await source.close()
+
+
+@pytest.mark.contract("FRK-03")
+async def test_an_interrupted_turn_is_closed_in_the_child_alone(stored: Bench, directory: Directory) -> None:
+    await conversation(stored, directory)
+    source = await directory.open("s")
+    source.agent.session.append("turn/start", {"turn": 2})
+    await source.close()
+    before = await lines_of(directory, "s")
+    assert source.agent.session.turn_open
+    forked = await directory.fork("s")
+    reasons = [event.data["reason"]["kind"] for event in forked.agent.session.events() if event.type == "turn/end"]
+    assert reasons == ["completed", "interrupted"]
+    assert [line.split(b'"time"')[0] for line in before] == [
+        line.split(b'"time"')[0] for line in await lines_of(directory, "s")
+    ]
+    await forked.close()
+
+
+@pytest.mark.contract("FRK-05", "FRK-06")
+async def test_what_a_fork_needs(stored: Bench, directory: Directory) -> None:
+    with pytest.raises(SessionError) as caught:
+        await directory.fork("unknown")
+    assert code(caught) == "SESSION_NOT_FOUND"
+    await conversation(stored, directory, "a")
+    await conversation(stored, directory, "b")
+    live = await directory.open("b")
+    for taken in ("a", "b"):
+        with pytest.raises(SessionError) as caught:
+            await directory.fork("a", boundary=10**6, child_id=taken)
+        assert code(caught) == "SESSION_ALREADY_EXISTS"
+    await live.close()
+
+
+@pytest.mark.contract("FRK-06")
+async def test_forks_of_one_id_at_the_same_time_make_one_session(stored: Bench, directory: Directory) -> None:
+    await conversation(stored, directory)
+    outcomes = await asyncio.gather(*[directory.fork("s", child_id="c") for _ in range(3)], return_exceptions=True)
+    (forked,) = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    assert [getattr(outcome, "code", None) for outcome in outcomes].count("SESSION_ALREADY_EXISTS") == 2
+    also = await directory.open("c")
+    assert also.agent is forked.agent
+    await forked.close()
+    await also.close()
+
+
+async def test_a_fork_that_cannot_be_written_is_ended(
+    stored: Bench, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await conversation(stored, directory)
+
+    async def full(session: Any) -> None:
+        raise SessionError("no space left", code="SESSION_WRITE_FAILED")
+
+    monkeypatch.setattr(stored.storage, "written", full)
+    with pytest.raises(SessionError) as caught:
+        await directory.fork("s")
+    assert code(caught) == "SESSION_WRITE_FAILED"
+    assert stored.registry.list() == []
+
+
+async def test_a_fork_can_be_called_off(stored: Bench, directory: Directory) -> None:
+    await conversation(stored, directory)
+    controller = AbortController()
+    controller.abort("enough")
+    with pytest.raises(AbortedError):
+        await directory.fork("s", child_id="c", signal=controller.signal)
+    again = await directory.open("c", cwd=CWD)
+    assert not again.resumed
+    await again.close()
+
+
+async def test_without_storage_a_live_session_can_be_forked(bench: Bench) -> None:
+    directory = Directory(bench.loop, bench.registry)
+    opened = await directory.open("s", cwd=CWD, model=MODEL)
+    forked = await directory.fork("s")
+    assert forked.agent.session.header.parent_session == "s"
+    await opened.close()
+    with pytest.raises(SessionError) as caught:
+        await directory.fork("s")
+    assert code(caught) == "SESSION_NOT_FOUND"
+    await forked.close()

@@ -1,4 +1,4 @@
-"""Opening sessions, live or stored: the one door that every front end uses.
+"""Opening and forking sessions, live or stored: the one door that every front end uses.
 
 Concurrent opens of one id share one creation or resume; each opener holds a lease, and the agent ends with the last of
 them. Who answers the session's approvals is noted with the broker. How an agent is made is in ``loop``.
@@ -10,6 +10,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from polyhost.interfaces import (
@@ -124,6 +125,43 @@ class Directory:
             agent.set_model(model)
         return OpenedSession(agent, close, resumed=not (made_here and residency.created))
 
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        boundary: int | None = None,
+        child_id: str | None = None,
+        model: str | None = None,
+        surface: str | None = None,
+        signal: AbortSignal | None = None,
+        max_tokens: int | None = None,
+    ) -> OpenedSession:
+        """See :meth:`polyhost.interfaces.sessions.SessionDirectory.fork`; the rest is as in :meth:`open`."""
+        if model is not None:
+            split_model(model)
+        if child_id is None:
+            child_id = str(uuid.uuid4())
+        else:
+            await self._refuse_stored(child_id)
+        if child_id in self._residencies or child_id in self._openings or self._agents.get(child_id) is not None:
+            raise _exists(child_id)
+        spec = self._spec(_Wishes(True, None, model, max_tokens, surface, None))
+
+        async def make(signal: AbortSignal) -> _Residency:
+            handle = await self._loop.fork(spec, session_id, boundary=boundary, session_id=child_id, signal=signal)
+            return _Residency(handle, created=True)
+
+        residency = await self._join(self._begin(child_id, make), signal)
+        close = self._lease(residency)
+        agent = residency.handle.agent
+        if self._storage is not None:
+            try:
+                await _within(signal, self._storage.written(agent.session))
+            except BaseException:
+                await close()
+                raise
+        return OpenedSession(agent, close, resumed=False)
+
     async def stored(self, *, limit: int | None = None) -> Sequence[StoredSession]:
         return await self._storage.list(limit=limit) if self._storage is not None else ()
 
@@ -141,26 +179,31 @@ class Directory:
         """The residency of a session with a lease taken, and whether this call began it."""
         known = session_id is not None
         session_id = session_id or str(uuid.uuid4())
-        while (residency := self._residencies.get(session_id)) is not None:
-            if not residency.handle.agent.closing:
+        while True:
+            residency, opening = self._residencies.get(session_id), self._openings.get(session_id)
+            if residency is not None and not residency.handle.agent.closing:
                 residency.leases += 1
                 return residency, False
-            await _within(signal, residency.handle.dispose())
-            self._forget(session_id, residency)
-        opening = self._openings.get(session_id)
+            if residency is not None:
+                await _within(signal, residency.handle.dispose())
+                self._forget(session_id, residency)
+            elif opening is not None and opening.controller.signal.aborted:
+                await _within(signal, asyncio.wait([opening.task]))  # given up by others
+            else:
+                break
         began = opening is None
         if opening is None:
             if self._agents.get(session_id) is not None:
                 raise SessionError(
                     f"session {session_id!r} is in use by another part of this process", code="SESSION_BUSY"
                 )
-            opening = self._begin(session_id, wishes, known=known)
+            opening = self._begin(session_id, partial(self._resume_or_create, session_id, wishes, known))
         return await self._join(opening, signal), began
 
-    def _begin(self, session_id: str, wishes: _Wishes, *, known: bool) -> _Opening:
+    def _begin(self, session_id: str, make: Callable[[AbortSignal], Awaitable[_Residency]]) -> _Opening:
         controller = AbortController()
         task = asyncio.get_running_loop().create_task(
-            self._make(session_id, wishes, controller.signal, known=known), name=f"opening session {session_id}"
+            self._make(session_id, make, controller.signal), name=f"opening session {session_id}"
         )
         opening = self._openings[session_id] = _Opening(controller, task)
         return opening
@@ -182,20 +225,18 @@ class Directory:
         if not task.cancelled() and task.exception() is None and not task.result().leases:
             task.result().handle.dispose()
 
-    async def _make(self, session_id: str, wishes: _Wishes, signal: AbortSignal, *, known: bool) -> _Residency:
+    async def _make(
+        self, session_id: str, make: Callable[[AbortSignal], Awaitable[_Residency]], signal: AbortSignal
+    ) -> _Residency:
         try:
-            residency = await self._resume_or_create(session_id, wishes, signal, known=known)
+            residency = await make(signal)
             self._residencies[session_id] = residency
             return residency
         finally:
             del self._openings[session_id]
 
-    async def _resume_or_create(
-        self, session_id: str, wishes: _Wishes, signal: AbortSignal, *, known: bool
-    ) -> _Residency:
-        spec = AgentSpec(
-            model=wishes.model, max_tokens=wishes.max_tokens, entered=lambda agent: self._adopt(agent, wishes)
-        )
+    async def _resume_or_create(self, session_id: str, wishes: _Wishes, known: bool, signal: AbortSignal) -> _Residency:
+        spec = self._spec(wishes)
         if known and self._storage is not None:
             try:
                 return _Residency(await self._loop.resume(spec, session_id, signal=signal), created=False)
@@ -208,6 +249,21 @@ class Directory:
             raise SessionError("a new session needs a working directory (cwd)", code="SESSION_HEADER")
         handle = await self._loop.create(spec, session_id, signal=signal, cwd=wishes.cwd)
         return _Residency(handle, created=True)
+
+    async def _refuse_stored(self, session_id: str) -> None:
+        if self._storage is not None:
+            try:
+                await self._storage.find(session_id)
+            except SessionError as error:
+                if error.code == "SESSION_NOT_FOUND":
+                    return
+                raise
+            raise _exists(session_id)
+
+    def _spec(self, wishes: _Wishes) -> AgentSpec:
+        return AgentSpec(
+            model=wishes.model, max_tokens=wishes.max_tokens, entered=lambda agent: self._adopt(agent, wishes)
+        )
 
     def _adopt(self, agent: LiveAgent, wishes: _Wishes) -> None:
         """Tell the broker who owns the session, and let it log the permission facts that are not there yet."""
@@ -255,6 +311,10 @@ def _checked_mode(mode: str | None) -> PermissionMode | None:
     if mode is None or mode in PERMISSION_MODES:
         return mode
     raise SessionError(f"there is no permission mode {mode!r}; use {', '.join(PERMISSION_MODES)}", code="SESSION_MODE")
+
+
+def _exists(session_id: str) -> SessionError:
+    return SessionError(f"there is a session {session_id!r} already", code="SESSION_ALREADY_EXISTS")
 
 
 def _not_found(session_id: str) -> SessionError:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from polyhost.interfaces import AGENT_SESSION_START, SessionError
+from polyhost.interfaces import AGENT_SESSION_START, SessionError, SessionHeader
 from polyhost.kernel.context import Context
 from polyhost.kernel.scopes import Scope
 from polyhost.kernel.signals import AbortSignal, any_signal
@@ -18,6 +18,7 @@ from polyhost.runtime.agents.agent import LiveAgent
 from polyhost.runtime.agents.parts import AgentServices
 from polyhost.runtime.agents.registry import LiveAgents
 from polyhost.runtime.agents.requests import last_model
+from polyhost.runtime.sessions.forks import inherited
 from polyhost.runtime.sessions.log import LiveSession
 from polyhost.runtime.sessions.storage import JsonlStorage
 from polyhost.runtime.sessions.store import LiveSessions
@@ -134,9 +135,33 @@ class AgentLoop:
         :raises SessionError: the header or seed is refused, or the id is live.
         :raises AbortedError: ``signal``, or the end of the owner.
         """
-        if session_id is not None and self._sessions.get(session_id) is not None:
-            raise SessionError(f"session {session_id!r} is live already", code="SESSION_ALREADY_EXISTS")
+        self._refuse_live(session_id)
         session = self._sessions.prepare(session_id, seed=seed, **header)
+        return await self._make(session, spec, "startup", signal)
+
+    async def fork(
+        self,
+        spec: AgentSpec,
+        source_id: str,
+        *,
+        boundary: int | None = None,
+        session_id: str | None = None,
+        signal: AbortSignal | None = None,
+    ) -> AgentHandle:
+        """A new session that begins with the events of another one, with its agent.
+
+        The source is live or stored; nothing is written to it, and another process may have it open.
+
+        :param boundary: number of the last event that is inherited; None takes all.
+        :param session_id: of the new session.
+        :param signal: as in :meth:`create`.
+        :raises SessionError: SESSION_ALREADY_EXISTS for a live ``session_id``; SESSION_NOT_FOUND or what makes the
+            source unreadable; INVALID_BOUNDARY or OPEN_TURN.
+        :raises AbortedError: ``signal``, or the end of the owner.
+        """
+        self._refuse_live(session_id)
+        parent, lines = await self._read(source_id)
+        session = self._sessions.prepare_fork(parent, inherited(source_id, lines, boundary), session_id)
         return await self._make(session, spec, "startup", signal)
 
     async def resume(self, spec: AgentSpec, session_id: str, *, signal: AbortSignal | None = None) -> AgentHandle:
@@ -149,8 +174,7 @@ class AgentLoop:
             raise SessionError(
                 f"cannot resume {session_id!r}: session persistence is not configured", code="SESSION_NOT_PERSISTED"
             )
-        if self._sessions.get(session_id) is not None:
-            raise SessionError(f"session {session_id!r} is live already", code="SESSION_ALREADY_EXISTS")
+        self._refuse_live(session_id)
         either, unlink = any_signal(signal, self._owner(spec).stopping)
         try:
             prepared = await self._storage.prepare(session_id, either)
@@ -161,6 +185,20 @@ class AgentLoop:
             return await self._make(session, spec, "resume", signal)
         finally:
             prepared.release()  # does nothing once the session is attached
+
+    def _refuse_live(self, session_id: str | None) -> None:
+        if session_id is not None and self._sessions.get(session_id) is not None:
+            raise SessionError(f"session {session_id!r} is live already", code="SESSION_ALREADY_EXISTS")
+
+    async def _read(self, session_id: str) -> tuple[SessionHeader, Sequence[bytes]]:
+        """Header and events of a session, live or stored."""
+        live = self._sessions.get(session_id)
+        if live is not None:
+            return live.header, live.lines()
+        if self._storage is None:
+            raise SessionError(f"session {session_id!r} not found", code="SESSION_NOT_FOUND")
+        inspected = await self._storage.inspect(session_id)
+        return inspected.stored.header, inspected.lines
 
     def _owner(self, spec: AgentSpec) -> Context:
         return spec.owner.context if spec.owner is not None else self._context

@@ -20,7 +20,7 @@ from polyhost.interfaces.sessions import (
 )
 from polyhost.kernel.events import EventBus, Target
 from polyhost.runtime.sessions.catalogue import EventCatalogue
-from polyhost.runtime.sessions.events import view
+from polyhost.runtime.sessions.forks import inherited
 from polyhost.runtime.sessions.log import LiveSession, epoch_milliseconds
 
 
@@ -106,7 +106,7 @@ class LiveSessions:
         return LiveSession(header, seed, clock=self._clock, catalogue=self.catalogue)
 
     def restore(self, header: SessionHeader, seed: Sequence[bytes]) -> LiveSession:
-        """An unpublished session out of a stored log, as the storage prepared it. The lines are not checked again."""
+        """An unpublished session out of lines that a live session or the storage has checked. They are not again."""
         return LiveSession(header, seed, seed_checked=True, clock=self._clock, catalogue=self.catalogue)
 
     def enter(self, session: LiveSession, *, scope: object | None = None) -> Callable[[], None]:
@@ -182,23 +182,21 @@ class LiveSessions:
         parent = self._source(source)
         if child_id is not None:
             self._refuse_live(child_id)
-        last = len(parent) - 1
-        if boundary is not None and not 0 <= boundary <= last:
-            raise SessionError(
-                f"session {parent.id!r} has no event {boundary} to fork at; its last is {last}", code="INVALID_BOUNDARY"
-            )
-        seed = parent.lines()[: (last if boundary is None else boundary) + 1]
-        if _ends_in_open_turn(seed):
-            raise SessionError(
-                f"session {parent.id!r} has an open turn at event {len(seed) - 1}; fork at the end of a turn",
-                code="OPEN_TURN",
-            )
-        child = self.prepare(
-            child_id, seed=seed, cwd=parent.header.cwd, parent_session=parent.id, seed_length=len(seed)
-        )
+        child = self.prepare_fork(parent.header, inherited(parent.id, parent.lines(), boundary), child_id)
         self.enter(child)
         self.announce(child)
         return child
+
+    def prepare_fork(self, parent: SessionHeader, seed: Sequence[bytes], session_id: str | None = None) -> LiveSession:
+        """An unpublished child that begins with ``seed``, events of its parent, which are not checked again."""
+        header = SessionHeader(
+            session_id if session_id is not None else self._mint(),
+            self._clock(),
+            parent.cwd,
+            parent_session=parent.id,
+            seed_length=len(seed),
+        )
+        return self.restore(header, seed)
 
     # Durability
 
@@ -257,11 +255,3 @@ class LiveSessions:
             session_id = f"session-{self._minted}"
             if session_id not in self._entries:
                 return session_id
-
-
-def _ends_in_open_turn(lines: Sequence[bytes]) -> bool:
-    for line in reversed(lines):
-        type_ = view(line).type
-        if type_ in ("turn/start", "turn/end"):
-            return type_ == "turn/start"
-    return False
