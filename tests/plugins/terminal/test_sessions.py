@@ -168,6 +168,27 @@ def test_exports(sessions: Any, store: Any, tmp_path: Path) -> None:
     assert str(tmp_path / "no" / "where") in failed.stderr
 
 
+@pytest.mark.contract("FRK-03", "FRK-04")
+def test_a_session_is_forked_also_while_another_process_has_it(sessions: Any, store: Any) -> None:
+    path = store("abc", "sort the apples")
+    before = path.read_bytes()
+    lock = acquire(path.parent, "abc")
+    forked = sessions("fork", "ab")
+    assert forked.returncode == 0, forked.stderr
+    lock.release()
+    child = forked.stdout.strip()
+    assert path.read_bytes() == before
+    rows = {row["id"]: row for row in json.loads(sessions("list", "--json").stdout)}
+    assert (rows[child]["parentSession"], rows[child]["title"]) == ("abc", "sort the apples")
+    assert "sort the apples" in sessions("show", child).stdout
+    inside = sessions("fork", "abc", "--at", "3")
+    assert (inside.returncode, inside.stdout) == (1, "")
+    assert "inside a turn" in inside.stderr
+    assert sessions("fork", "abc", "--at", "7").returncode == 0
+    assert "its last is 7" in sessions("fork", "abc", "--at", "99").stderr
+    assert len(listed(sessions("list", "--json"))) == 3
+
+
 def test_an_exported_session_is_imported_into_another_home(
     sessions: Any, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,23 @@ async def test_images_outlive_the_host_s_memory_of_the_session(room: Any) -> Non
     assert [row.header.id for row in stored] == [agent.id]
 
 
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_fork_reaches_the_attachments_of_its_source(room: Any, live: bool) -> None:
+    attachments, directory = room.root.get(SESSION_ATTACHMENTS), room.root.get(SESSION_DIRECTORY)
+    agent = await room.open()
+    await room.say(agent, user_message(await attachments.save(agent.session, [AttachedFile(GIF, "a.gif")])))
+    if not live:
+        await room.close()
+    child = await directory.fork(agent.id)
+    (reference,) = image_references(child.agent.session.messages()[0]["content"])
+    assert await attachments.open(child.agent.id, reference["attachmentId"]) == GIF
+    await child.close()
+    assert await attachments.open(child.agent.id, GIF_ID) == GIF
+    grandchild = await directory.fork(child.agent.id)
+    assert await attachments.open(grandchild.agent.id, GIF_ID) == GIF
+    await grandchild.close()
+
+
 async def test_front_ends_read_the_limits_as_a_projection(room: Any) -> None:
     agent = await room.open()
     assert room.root.get(PROJECTIONS).read(agent.session).values["imageLimits"] == {
