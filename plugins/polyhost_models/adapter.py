@@ -44,6 +44,7 @@ class OpenAIAdapter:
     """Adapter for one provider; keeps one connection pool, opened on first use and closed by :meth:`aclose`.
 
     :param attachments: finds the service that keeps the images of messages, at each use.
+    :param redact: takes secrets out of messages: endpoints quote what they were sent.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class OpenAIAdapter:
         *,
         version: str,
         attachments: Callable[[], SessionAttachments | None] = lambda: None,
+        redact: Callable[[str], str] = str,
     ) -> None:
+        self._redact = redact
         self._attachments = attachments
         self._provider = provider
         self._credentials = credentials
@@ -158,8 +161,9 @@ class OpenAIAdapter:
             body = json.loads(await _read(response))
         except (OSError, aiohttp.ClientError, WireError):
             body = None  # the status alone says enough
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return http_error(response.status, headers, body, f"{self._provider.name} API error (HTTP {response.status})")
+        headers = {name.lower(): self._redact(value) for name, value in response.headers.items()}
+        fallback = f"{self._provider.name} API error (HTTP {response.status})"
+        return http_error(response.status, headers, body, fallback, redact=self._redact)
 
     def _cut_short(self, response: aiohttp.ClientResponse, received: int) -> ModelError:
         if not received:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -24,16 +24,24 @@ _CONTEXT = re.compile(
 _REQUEST_ID_HEADERS = ("x-request-id", "x-deepseek-request-id")
 
 
-def http_error(status: int, headers: Mapping[str, str], body: Any, fallback: str) -> ModelError:
+def http_error(
+    status: int,
+    headers: Mapping[str, str],
+    body: Any,
+    fallback: str,
+    *,
+    redact: Callable[[str], str] = str,
+) -> ModelError:
     """The typed error for one failed response.
 
     :param headers: names in lower case.
     :param body: the decoded JSON body, or None when it was not JSON.
     :param fallback: message when the body has none.
+    :param redact: takes secrets out of the endpoint's message.
     """
     message, detail = _texts(body.get("error") if isinstance(body, dict) else None)
     return ModelError(
-        message or fallback,
+        redact(message) or fallback,
         code=_code(status, detail),
         status=status,
         retry_after_ms=retry_after_ms(headers.get("retry-after")),

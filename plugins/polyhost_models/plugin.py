@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from polyhost import Context, PluginInfo, hookimpl
-from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, SESSION_ATTACHMENTS, ModelError
+from polyhost.interfaces import CREDENTIALS, HOST, MODEL_ADAPTER, REDACTOR, SESSION_ATTACHMENTS, ModelError
 from polyhost.kernel.plugins import CommandSpec
 
 CHECK_TIMEOUT = 4.0
@@ -27,7 +27,7 @@ def polyhost_plugin() -> PluginInfo:
         api_version=1,
         summary="Model providers: the offline demo, DeepSeek, and any OpenAI-compatible endpoint",
         requires=(CREDENTIALS, HOST),
-        optional=(SESSION_ATTACHMENTS,),
+        optional=(REDACTOR, SESSION_ATTACHMENTS),
         config="polyhost_models.config:ModelsConfig",
     )
 
@@ -49,9 +49,14 @@ async def polyhost_start(ctx: Context, config: ModelsConfig | None) -> AsyncIter
     from polyhost_models.providers import configured_providers
 
     credentials, version = ctx.require(CREDENTIALS), ctx.require(HOST).version
+    redactor = ctx.get(REDACTOR)
     adapters = {
         provider.id: OpenAIAdapter(
-            provider, credentials, version=version, attachments=lambda: ctx.get(SESSION_ATTACHMENTS)
+            provider,
+            credentials,
+            version=version,
+            attachments=lambda: ctx.get(SESSION_ATTACHMENTS),
+            redact=redactor.redact if redactor is not None else str,
         )
         for provider in configured_providers(config)
     }

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from polyhost.config.credentials import CredentialStore
+from polyhost.config.mask import MASK, Redactor
 from polyhost.config.paths import HomePaths
 from polyhost.interfaces import Finish, ModelError, ModelRequest, TextDelta, UsageReport
 from polyhost.kernel.signals import AbortController
@@ -67,6 +68,30 @@ async def test_other_providers_learn_neither_session_nor_purpose(
     assert not [name for name in headers if name.startswith("x-deepseek")]
     assert "authorization" not in headers
     assert (headers["x-team"], headers["accept"]) == ("blue", "*/*")
+
+
+@pytest.mark.parametrize("place", ["stream", "models", "check"])
+async def test_a_key_that_the_endpoint_quotes_is_not_told(
+    ask: Ask, failure: Failure, serve: Callable[..., Awaitable[str]], credentials: Any, place: str
+) -> None:
+    body = b'{"error":{"message":"Incorrect API key provided: sk-secret-1","code":"invalid_api_key"}}'
+    head = b"HTTP/1.1 401 No\r\nx-request-id: for sk-secret-1\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    url = await serve(head % len(body) + body)
+    credentials.values["KEY"] = "sk-secret-1"
+    redactor = Redactor(["sk-secret-1"])
+    adapter = OpenAIAdapter(
+        Provider("mock", "Mock", url, credential="KEY"), credentials, version="1", redact=redactor.redact
+    )
+    if place == "stream":
+        error = await failure(adapter, ask())
+    else:
+        with pytest.raises(ModelError) as caught:
+            await (adapter.list_models("mock") if place == "models" else adapter.check())
+        error = caught.value
+    await adapter.aclose()
+    assert error.message == f"Incorrect API key provided: {MASK}"
+    assert error.request_id == f"for {MASK}"
+    assert error.code == "AUTH"
 
 
 @pytest.mark.contract("DS-02")

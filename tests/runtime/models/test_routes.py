@@ -15,9 +15,12 @@ from polyhost.interfaces import (
     ModelError,
     ModelInfo,
     ModelRequest,
+    ReasoningDelta,
     ReasoningEffort,
     RetryPolicy,
     TextDelta,
+    ToolCallDelta,
+    UsageReport,
     assistant_message,
     user_message,
 )
@@ -399,3 +402,46 @@ async def test_replay_state_goes_only_to_the_adapter_object_that_left_it(bench: 
     assert states(other) == [None, None, None]
     assert messages[3]["source"]["replayState"] == {"of": "gone"}, "the caller's messages stay as they are"
     assert isinstance(other.requests[0].messages, tuple)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [TextDelta(0, "x" * 1000), ReasoningDelta(0, "x"), ToolCallDelta(0, "c", "x" * 100), UsageReport({})],
+    ids=lambda chunk: type(chunk).__name__,
+)
+async def test_an_endless_response_is_cut_and_not_retried(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, endless: Chunk
+) -> None:
+    monkeypatch.setattr("polyhost.runtime.models.attempts.RESPONSE_LIMIT", 10_000)
+    closed = []
+
+    class Endless(ScriptedAdapter):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+            try:
+                while True:
+                    yield endless
+            finally:
+                closed.append(True)
+
+    bench.mount("p", Endless())
+    *received, last = await chunks(bench.routes.stream(request()))
+    assert 0 < len(received) < 10_000 / 64
+    assert isinstance(last, Finish)
+    assert last.reason["failure"]["code"] == "RESPONSE_TOO_LARGE"
+    assert "RESPONSE_TOO_LARGE" not in RetryPolicy().retryable_codes
+    assert closed == [True]
+
+
+async def test_secrets_in_a_failure_are_masked_whoever_adapts() -> None:
+    def fail(request: ModelRequest) -> Any:
+        raise ModelError("wrong key k-1234", code="AUTH")
+
+    kernel = Kernel()
+    prepare_model_kinds(kernel)
+    kernel.root.mount(MODEL_ADAPTER, "p", ScriptedAdapter([failure_script("AUTH", "wrong key k-1234"), fail]))
+    routes = ModelRoutes(kernel.mounts, kernel.events, lambda text: text.replace("k-1234", "***"))
+    for _ in range(2):
+        (last,) = await chunks(routes.stream(request()))
+        assert isinstance(last, Finish)
+        assert last.reason["failure"] == {"message": "wrong key ***", "code": "AUTH"}
+    await kernel.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyhost.interfaces import AGENT_REQUEST_ERROR, MODELS
+from polyhost.interfaces import AGENT_REQUEST_ERROR, MODELS, REDACTOR
 from polyhost.kernel.hookspecs import hookimpl
 from polyhost.kernel.plugins import PluginInfo
 from polyhost.runtime.models.retry import Retry
@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 
 @hookimpl
 def polyhost_plugin() -> PluginInfo:
-    return PluginInfo(name="runtime-models", summary="Routing to model providers, retries", provides=(MODELS,))
+    return PluginInfo(
+        name="runtime-models",
+        summary="Routing to model providers, retries",
+        optional=(REDACTOR,),
+        provides=(MODELS,),
+    )
 
 
 @hookimpl
 async def polyhost_start(ctx: Context, config: None) -> None:
-    ctx.provide(MODELS, ModelRoutes(ctx.mounts, ctx.kernel.events))
+    redactor = ctx.get(REDACTOR)
+    redact = redactor.redact if redactor is not None else str
+    ctx.provide(MODELS, ModelRoutes(ctx.mounts, ctx.kernel.events, redact))
     ctx.on(AGENT_REQUEST_ERROR, Retry())

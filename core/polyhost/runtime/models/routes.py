@@ -27,7 +27,7 @@ from polyhost.kernel.events import EventBus
 from polyhost.kernel.mounts import KindHandler, MountTable, MountToken
 from polyhost.kernel.scopes import Owner
 from polyhost.kernel.signals import AbortSignal
-from polyhost.runtime.models.attempts import attempt, close, failed
+from polyhost.runtime.models.attempts import Redact, attempt, close, failed
 from polyhost.runtime.models.errors import error_chain
 from polyhost.runtime.models.metadata import check_catalogue, check_model
 
@@ -99,11 +99,15 @@ class BoundCall:
 
 
 class ModelRoutes:
-    """The adapters of a host; see :class:`polyhost.interfaces.models.ModelRuntime`."""
+    """The adapters of a host; see :class:`polyhost.interfaces.models.ModelRuntime`.
 
-    def __init__(self, mounts: MountTable, bus: EventBus) -> None:
+    :param redact: takes secrets out of what is told of a failed attempt.
+    """
+
+    def __init__(self, mounts: MountTable, bus: EventBus, redact: Redact = str) -> None:
         self._mounts = mounts
         self._bus = bus
+        self._redact = redact
 
     def routes(self) -> Sequence[ModelRoute]:
         return tuple(
@@ -143,7 +147,7 @@ class ModelRoutes:
         def inner() -> AsyncGenerator[Chunk, None]:
             if adapter is None:
                 return _refused(request, self._no_adapter(request.provider))
-            return attempt(adapter, self._without_foreign_state(adapter, request))
+            return attempt(adapter, self._without_foreign_state(adapter, request), self._redact)
 
         if not self._bus.listeners(MODEL_STREAM):
             return inner()  # one generator less for each delta
