@@ -279,7 +279,8 @@ async def test_a_fork_goes_on_from_its_source(stored: Bench, directory: Director
     header = agent.session.header
     assert (header.cwd, header.parent_session, header.seed_length) == (CWD, "s", len(inherited))
     assert agent.session.lines()[: len(inherited)] == inherited
-    assert await lines_of(directory, "child") == list(agent.session.lines()), "it is written"
+    assert stored.storage is not None
+    assert await stored.storage.read_from("child", 0) == list(agent.session.lines()), "it is written"
     stored.script(text_script("two"))
     await stored.ask(agent, "again")  # type: ignore[arg-type]
     assert agent.session.last_turn == 2
