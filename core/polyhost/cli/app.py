@@ -6,7 +6,9 @@ imported before it is run, so that a broken plugin cannot take the others down.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,8 +16,10 @@ from typing import Any
 
 import click
 
+from polyhost.cli import logs, process
+from polyhost.cli.process import CANCELLED
 from polyhost.cli.state import HostState
-from polyhost.config.errors import ConfigError
+from polyhost.config.errors import ConfigError, printable
 from polyhost.kernel.errors import PolyhostError
 from polyhost.kernel.plugins import CommandSpec, PluginError, PluginsFailedError
 
@@ -29,7 +33,6 @@ COMMANDS = (
 )
 
 USAGE = 2
-CANCELLED = 130
 
 
 class HostGroup(click.Group):
@@ -107,19 +110,25 @@ def _state(ctx: click.Context) -> HostState:
 @click.pass_context
 def hostctl(ctx: click.Context, /, **options: Any) -> None:
     """A plugin-based host for coding agents."""
+    process.started()
     _state(ctx)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; every error becomes a paragraph on stderr and an exit code."""
+    logs.hush()
     try:
         result = hostctl.main(arguments, prog_name="hostctl", standalone_mode=False)
     except click.exceptions.Exit as exit:
         return exit.exit_code
     except click.Abort:
         return _fail("cancelled", CANCELLED)
+    except SystemExit as exit:  # a plugin's command
+        return exit.code if isinstance(exit.code, int) else _fail(str(exit.code), 1) if exit.code else 0
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        _tell(shown.getvalue().rstrip("\n"))
         return error.exit_code
     except PolyhostError as error:
         return _fail(error.message, USAGE if _is_usage(error) else 1)
@@ -146,13 +155,25 @@ def _is_usage(error: PolyhostError) -> bool:
 
 
 def _fail(message: str, code: int) -> int:
-    click.echo(f"hostctl: {message}", err=True)
+    _tell(f"hostctl: {message}")
     return code
 
 
-def _unexpected(error: Exception) -> int:
-    """A fault of the host itself: one line for the person, the traceback for the log and ``--log-level debug``."""
-    import logging
+def _tell(message: str) -> None:
+    """Lines on stderr, which do not drive the terminal: arguments, and what they name, may hold control characters."""
+    with contextlib.suppress(OSError):  # nobody is there to be told
+        click.echo("\n".join(printable(line) for line in message.split("\n")), err=True)
 
-    logging.getLogger("polyhost").exception("unexpected error")
-    return _fail(f"unexpected error: {type(error).__name__}: {error}. The log file has the details.", 1)
+
+def _unexpected(error: Exception) -> int:
+    """A fault of the host itself: one line for the person, and the traceback for the log where there is one yet."""
+    import logging
+    import traceback
+
+    if logs.ready():
+        logging.getLogger("polyhost").error("unexpected error", exc_info=error)
+        details = "The log file has the details."
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        details = f"It happened in {frame.filename}, line {frame.lineno}."
+    return _fail(f"unexpected error: {type(error).__name__}: {error}. {details}", 1)

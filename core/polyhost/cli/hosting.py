@@ -1,15 +1,12 @@
 """Running one command inside a host: start it, give the command a context, and shut down in order, whatever happens.
 
-SIGINT goes to the command while it says so, else it ends the command, as SIGTERM and SIGHUP do; a second signal while
-shutting down ends the process at once.
+Not here: the event loop, and how signals end it (``running``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +14,8 @@ from typing import Any
 import click
 
 from polyhost.cli import logs
+from polyhost.cli.process import CANCELLED
+from polyhost.cli.running import CommandLoop
 from polyhost.cli.state import DISTRIBUTION, HostState
 from polyhost.config.errors import ConfigError
 from polyhost.kernel.context import Context
@@ -25,8 +24,6 @@ from polyhost.kernel.keys import ServiceKey
 from polyhost.kernel.plugins import PluginRecord, PluginRow
 from polyhost.kernel.startup import FiberSpec
 from polyhost.runtime.host import Host
-
-CANCELLED = 130
 
 Main = Callable[["CommandContext"], Awaitable[int]]
 
@@ -38,53 +35,19 @@ class CommandContext:
     :ivar host: the host that runs it.
     """
 
-    def __init__(self, context: Context, host: Host, signals: _Signals) -> None:
+    def __init__(self, context: Context, host: Host, loop: CommandLoop) -> None:
         self.context = context
         self.host = host
-        self._signals = signals
+        self._loop = loop
 
     @contextlib.contextmanager
     def interrupts(self, callback: Callable[[], object]) -> Iterator[None]:
         """While inside, the first SIGINT calls ``callback`` instead of ending the command; the second ends it."""
-        previous, self._signals.callback = self._signals.callback, callback
+        previous, self._loop.interrupt = self._loop.interrupt, callback
         try:
             yield
         finally:
-            self._signals.callback = previous
-
-
-class _Signals:
-    """From POSIX signals to: the command's callback, then cancelling the command, then leaving at once."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.callback: Callable[[], object] | None = None
-        self._task = task
-        self._ending = False
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        handlers = {signal.SIGINT: self._interrupt, signal.SIGTERM: self._end, signal.SIGHUP: self._end}
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
-        try:
-            yield
-        finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)
-
-    def _interrupt(self) -> None:
-        callback, self.callback = self.callback, None
-        if callback is not None:
-            callback()
-        else:
-            self._end()
-
-    def _end(self) -> None:
-        if self._ending:
-            sys.exit(CANCELLED)  # exit hooks still end the child processes
-        self._ending = True
-        self._task.cancel()
+            self._loop.interrupt = previous
 
 
 def on_host(
@@ -104,22 +67,9 @@ def on_host(
     logs.set_up(state.home.logs, state.log_level, state.redactor, stderr=state.log_level_given)
     for warning in state.configuration.warnings:
         click.echo(f"hostctl: warning: {warning}", err=True)
-    try:
-        return asyncio.run(_run(state, name, main, requires, plugins))
-    except asyncio.CancelledError:
-        return CANCELLED
-
-
-async def _run(
-    state: HostState,
-    name: str,
-    main: Main,
-    requires: tuple[ServiceKey[Any], ...],
-    plugins: Collection[str] | None,
-) -> int:
     host = Host(
         home=state.home,
-        cwd=state.cwd,
+        cwd=state.start_folder,
         version=version("polyhost"),
         model=state.configuration.host.model,
         catalog=state.catalog,
@@ -128,16 +78,19 @@ async def _run(
         redactor=state.redactor,
         strict=state.strict_plugins,
     )
-    task = asyncio.current_task()
-    assert task is not None
-    signals = _Signals(task)
-    with signals.installed():
-        try:
-            await host.start()
-            _report(state, host.plugins.records())
-            return await _in_fiber(host, name, main, requires, signals)
-        finally:
-            await host.aclose()
+    loop = CommandLoop()
+    try:
+        return loop.run(_run(state, host, name, main, requires, loop), host.aclose)
+    except asyncio.CancelledError:
+        return CANCELLED
+
+
+async def _run(
+    state: HostState, host: Host, name: str, main: Main, requires: tuple[ServiceKey[Any], ...], loop: CommandLoop
+) -> int:
+    await host.start()
+    _report(state, host.plugins.records())
+    return await _in_fiber(host, name, main, requires, loop)
 
 
 def _report(state: HostState, records: Sequence[PluginRecord]) -> None:
@@ -155,7 +108,7 @@ def _report(state: HostState, records: Sequence[PluginRecord]) -> None:
         click.echo(f"hostctl: the details are in {state.home.logs / logs.LOG_FILE}", err=True)
 
 
-async def _in_fiber(host: Host, name: str, main: Main, requires: tuple[ServiceKey[Any], ...], signals: _Signals) -> int:
+async def _in_fiber(host: Host, name: str, main: Main, requires: tuple[ServiceKey[Any], ...], loop: CommandLoop) -> int:
     """Run ``main`` with the context of a fiber of its own, so that all it mounts goes when it ends."""
     fiber = host.root.install(FiberSpec(f"command {name}", _nothing_to_start, requires=requires))
     try:
@@ -165,7 +118,7 @@ async def _in_fiber(host: Host, name: str, main: Main, requires: tuple[ServiceKe
             raise ServiceUnavailableError(
                 f"`hostctl {name}` needs what no running plugin provides: {missing}; see `hostctl plugins list --all`"
             )
-        return await main(CommandContext(fiber.context, host, signals))
+        return await main(CommandContext(fiber.context, host, loop))
     finally:
         await fiber.dispose()
 

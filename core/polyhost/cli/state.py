@@ -60,7 +60,23 @@ class HostState:
 
     @cached_property
     def cwd(self) -> Path:
-        return Path.cwd()
+        """The current folder. Raises :class:`ConfigError` when there is none any more."""
+        try:
+            return Path.cwd()
+        except OSError as error:
+            raise ConfigError(
+                f"the current folder cannot be used ({error.strerror}): it was moved or deleted. Change to another"
+                " one, or name one with --cwd where the command takes it.",
+                code="NO_CURRENT_FOLDER",
+            ) from error
+
+    @property
+    def start_folder(self) -> Path:
+        """The current folder, or the home when there is none: for what needs some folder, whichever it is."""
+        try:
+            return self.cwd
+        except ConfigError:
+            return self.home.root
 
     @cached_property
     def redactor(self) -> Redactor:
@@ -182,13 +198,22 @@ class HostState:
     ) -> Configuration:
         return load_configuration(
             self.home,
-            cwd=self.cwd,
+            cwd=self._project_folder(),
             config_file=self.config_file,
             overrides=self.overrides,
             defaults=defaults,
             project_keys=self._project_keys,
             overlay=overlay,
         )
+
+    def _project_folder(self) -> Path:
+        """Where the search for a project file begins; a folder that is gone is in no project."""
+        try:
+            return self.cwd
+        except ConfigError:
+            if self.config_file is not None and not Path(self.config_file).expanduser().is_absolute():
+                raise
+            return Path("/")
 
     def _project_keys(self, plugin: str) -> Sequence[str]:
         from polyhost.config.validate import project_keys

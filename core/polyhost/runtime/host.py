@@ -23,7 +23,7 @@ from polyhost.kernel.plugins import PluginRow
 from polyhost.process import ProcessSupervisor
 from polyhost.runtime.agents.prompt import prepare_prompt_kinds
 from polyhost.runtime.models.routes import prepare_model_kinds
-from polyhost.runtime.narration import narrate
+from polyhost.runtime.narration import narrate, warn_of_failures
 from polyhost.runtime.tools.registry import prepare_tool_kinds
 from polyhost.runtime.upkeep.kinds import prepare_upkeep_kinds
 
@@ -96,6 +96,7 @@ class Host:
         except TimeoutError:
             loading = [record.id for record in self.plugins.records() if record.state == "loading"]
             logger.warning("still loading after %g s: %s", START_TIMEOUT, ", ".join(loading))
+        warn_of_failures(self.root)
 
     async def aclose(self) -> None:
         """Stop in order: front ends, agents (cause ``disposed``), sessions with their last bytes, child processes."""

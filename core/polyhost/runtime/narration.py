@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from polyhost.interfaces import AGENT_ERROR, AGENT_SESSION_START, AGENT_STATUS, Agent, AgentStatus
 from polyhost.kernel.context import Context
-from polyhost.kernel.events import FIBER_STATUS
+from polyhost.kernel.events import FIBER_STATUS, TASK_CRASHED
 from polyhost.kernel.fibers import Fiber, FiberState
+from polyhost.kernel.plugins import one_line
+from polyhost.kernel.tokens import MountToken
 from polyhost.runtime.models.errors import error_chain
 
 logger = logging.getLogger("polyhost.life")
+people = logging.getLogger("polyhost.host")
+"""Its warnings are shown on stderr."""
 
 
 def narrate(root: Context) -> None:
@@ -19,6 +24,30 @@ def narrate(root: Context) -> None:
     root.on(AGENT_SESSION_START, _session, everywhere=True)
     root.on(AGENT_STATUS, _status, everywhere=True)
     root.on(AGENT_ERROR, _error, everywhere=True)
+
+
+def warn_of_failures(root: Context) -> None:
+    """Tell people, for the life of ``root``, of plugins that fail from now on, and why."""
+    failures = _Failures()
+    root.on(TASK_CRASHED, failures.task, everywhere=True)
+    root.on(FIBER_STATUS, failures.fiber, everywhere=True)
+
+
+class _Failures:
+    def __init__(self) -> None:
+        self._told: BaseException | None = None
+
+    def task(self, token: MountToken[Any], error: BaseException) -> None:
+        self._told = error
+        people.warning("plugin %s: its background task %r crashed: %s", token.owner.fiber.name, token.key, _line(error))
+
+    def fiber(self, fiber: Fiber, previous: FiberState) -> None:
+        if fiber.state is FiberState.FAILED and fiber.error is not None and fiber.error is not self._told:
+            people.warning("plugin %s has failed: %s", fiber.name, _line(fiber.error))
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def _fiber(fiber: Fiber, previous: FiberState) -> None:
