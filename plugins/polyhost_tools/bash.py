@@ -23,7 +23,7 @@ from polyhost.process import (
     SpawnSpec,
 )
 from polyhost_tools.errors import ArgumentError
-from polyhost_tools.files import shown_path
+from polyhost_tools.files import require_plain, shown_path
 
 TAIL_BYTES = 64_000
 SPILL_BYTES = 64 * 1024 * 1024
@@ -188,8 +188,7 @@ def _checked_workdir(arguments: JsonObject, call: ToolCall) -> str:
             raise ArgumentError(f"{name} must not be blank")
     if arguments.get("timeoutMs", 1) <= 0:
         raise ArgumentError("timeoutMs must be positive")
-    if "\0" in arguments["command"]:
-        raise ArgumentError("command contains NUL")
+    require_plain(arguments["command"], "command")
     return shown_path(arguments.get("workdir", "."), call.cwd, "workdir")
 
 

@@ -65,14 +65,29 @@ Check: TypeAlias = Callable[[str], None]
 """Raises when a file of the given version may not be changed."""
 
 
+def require_plain(text: str, name: str) -> None:
+    """Refuse what the operating system takes in neither paths nor arguments.
+
+    :param name: the argument that it came in.
+    :raises ArgumentError: a text with NUL or a lone surrogate.
+    """
+    if "\0" in text:
+        raise ArgumentError(f"{name} contains NUL")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{name} has a lone surrogate at {error.start}") from error
+
+
 def shown_path(path: str, cwd: str | None, name: str = "file_path") -> str:
     """The absolute path that ``path`` means in a session.
 
     :param name: the argument that it came in.
-    :raises ArgumentError: a blank path, one with NUL, or a relative one without a working directory.
+    :raises ArgumentError: a path that is blank or no plain text, or a relative one without a working directory.
     """
-    if not path.strip() or "\0" in path:
-        raise ArgumentError(f"{name} contains NUL" if "\0" in path else f"{name} must not be blank")
+    require_plain(path, name)
+    if not path.strip():
+        raise ArgumentError(f"{name} must not be blank")
     if cwd is None and not os.path.isabs(path):
         raise ArgumentError(f"the relative path {path} needs a session with a working directory")
     joined = os.path.join(cwd or "/", path)

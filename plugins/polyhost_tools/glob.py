@@ -8,7 +8,7 @@ from typing import Any
 
 from polyhost.interfaces import JsonObject, Spill, Tool, ToolCall, ToolOutput, text_block
 from polyhost_tools.errors import ArgumentError, FileError
-from polyhost_tools.files import shown_path
+from polyhost_tools.files import require_plain, shown_path
 from polyhost_tools.search import TIMEOUT_MS, Search, fitting, path_parameter, save_full
 
 MAX_PATHS = 100
@@ -38,6 +38,7 @@ _VALUE: JsonObject = {
 def glob_tool(search: Search, spill: Spill | None) -> Tool:
     async def execute(arguments: JsonObject, call: ToolCall) -> JsonObject:
         pattern: str = arguments["pattern"]
+        require_plain(pattern, "pattern")
         if not pattern.strip():
             raise ArgumentError("pattern must not be blank")
         path = arguments.get("path")

@@ -11,7 +11,7 @@ from polyhost.interfaces import JsonObject, Spill, Tool, ToolCall, ToolOutput, t
 from polyhost.wire.json import loads
 from polyhost_tools.errors import ArgumentError, FileError
 from polyhost_tools.fence import Hidden
-from polyhost_tools.files import open_regular, shown_path
+from polyhost_tools.files import open_regular, require_plain, shown_path
 from polyhost_tools.search import TIMEOUT_MS, Search, fitting, path_parameter, save_full
 
 MAX_MATCHES = 250
@@ -48,6 +48,8 @@ _VALUE: JsonObject = {
 def grep_tool(search: Search, spill: Spill | None) -> Tool:
     async def execute(arguments: JsonObject, call: ToolCall) -> JsonObject:
         pattern: str = arguments["pattern"]
+        for name in ("pattern", "include"):
+            require_plain(arguments.get(name, ""), name)
         if not pattern:
             raise ArgumentError("pattern must not be empty")
         path = arguments.get("path")

@@ -190,7 +190,9 @@ def read_window(path: str, offset: int, limit: int, signal: AbortSignal) -> tupl
     with os_errors(path), open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         while True:
-            chunk = file.read(_CHUNK)
+            chunk: bytes | None = file.read(_CHUNK)
+            if chunk is None:
+                raise FileError(f"{path}: it has nothing to read now, and reading would wait", code="FS_IO_ERROR")
             if signal.aborted:
                 raise FileError(f"{path}: reading was aborted", code="FS_ABORTED")
             window.feed(_decoded(decoder, chunk, path, first=size == 0))

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from polyhost.interfaces import ToolCall
+from polyhost.kernel.signals import AbortSignal
 from polyhost_tools import files as files_module
+from polyhost_tools import read as read_module
 from polyhost_tools.errors import FileError
 from polyhost_tools.fence import Fence
 from polyhost_tools.files import FileChanges, content_hash
@@ -46,6 +48,21 @@ async def test_read_shows_numbered_lines_in_an_envelope(bench: Any) -> None:
         "totalLines": 2,
         "lang": "python",
     }
+
+
+async def test_a_file_that_has_nothing_to_read_now_is_an_error_of_that_file(monkeypatch: Any) -> None:
+    def kernel_log(path: str) -> int:  # regular by its mode, and yet a read of it would wait
+        descriptor, other = os.pipe()
+        os.set_blocking(descriptor, False)
+        ends.append(other)
+        return descriptor
+
+    ends: list[int] = []
+    monkeypatch.setattr(read_module, "open_regular", kernel_log)
+    with pytest.raises(FileError, match=r"^/proc/kmsg: it has nothing to read now") as caught:
+        read_module.read_window("/proc/kmsg", 1, 10, AbortSignal())
+    os.close(ends[0])
+    assert caught.value.code == "FS_IO_ERROR"
 
 
 @pytest.mark.contract("FS-01")

@@ -131,3 +131,28 @@ async def test_an_approved_command_runs(asking: Any) -> None:
     assert request.arguments == {"command": "echo allowed", "description": "d"}
     kinds = [event.type for event in asking.agent().session.events()]
     assert kinds[-2:] == ["approval/asked", "approval/decided"]
+
+
+@pytest.mark.parametrize(("bad", "problem"), [("a\0b", "contains NUL"), ("a\ud800", "has a lone surrogate at 1")])
+@pytest.mark.parametrize(
+    ("tool", "argument", "others"),
+    [
+        ("read", "file_path", {}),
+        ("write", "file_path", {"content": "x"}),
+        ("edit", "file_path", {"old_string": "a", "new_string": "b"}),
+        ("grep", "path", {"pattern": "x"}),
+        ("grep", "pattern", {}),
+        ("grep", "include", {"pattern": "x"}),
+        ("glob", "path", {"pattern": "*"}),
+        ("glob", "pattern", {}),
+        ("bash", "command", {"description": "d"}),
+        ("bash", "workdir", {"command": "true", "description": "d"}),
+    ],
+)
+async def test_what_is_no_plain_text_is_refused_by_name(
+    bench: Any, tool: str, argument: str, others: Any, bad: str, problem: str
+) -> None:
+    assert await bench.failure(tool, **{argument: bad}, **others) == (
+        "INVALID_ARGS",
+        f"Error: invalid arguments: {argument} {problem}",
+    )
