@@ -29,7 +29,7 @@ from polyhost.interfaces import (
 from polyhost.kernel.signals import AbortSignal
 from polyhost.wire import json
 from polyhost_models.images import refused
-from polyhost_models.phrases import Action, Say, Use, decide, split_words
+from polyhost_models.phrases import Action, Say, Use, count_words, decide, split_words
 
 _CONTEXT_WINDOW = 128_000
 _CHUNKS_PER_READ = 50
@@ -71,7 +71,7 @@ class DemoAdapter:
                 raise ModelError("the request was cancelled", code="ABORTED")
             tokens += isinstance(chunk, (TextDelta, ToolCallDelta))
             yield chunk
-        prompt = sum(len(text_of(message["content"]).split()) for message in request.messages)
+        prompt = sum(count_words(text_of(message["content"])) for message in request.messages)
         yield UsageReport({"inputTokens": prompt, "outputTokens": tokens})
         calls = any(isinstance(action, Use) for action in actions)
         yield Finish({"kind": "tool-calls" if calls else "stop"})

@@ -75,6 +75,11 @@ def split_words(text: str) -> Iterator[str]:
     return (match[0] for match in _WORD.finditer(text))
 
 
+def count_words(text: str) -> int:
+    """How many words ``text`` has, without making any: it may be as large as a whole history."""
+    return sum(1 for _ in re.finditer(r"\S+", text))
+
+
 Plan: TypeAlias = Callable[[str, Turn], list[Action]]
 
 

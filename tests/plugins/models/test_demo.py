@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ from polyhost.kernel.signals import AbortController
 from polyhost.testing import sample
 from polyhost.wire import json
 from polyhost_models.demo import DemoAdapter
-from polyhost_models.phrases import HELP, split_words
+from polyhost_models.phrases import HELP, count_words, split_words
 
 TOOLS = ("read", "write", "edit", "bash", "ask_user_question", "subagent")
 UNREAD = "old.txt: it was not read in this session; read the file first, then retry"
@@ -332,3 +333,13 @@ def test_words_add_up_to_the_text(text: str) -> None:
 async def test_every_phrase_of_the_help_is_understood(line: str) -> None:
     phrase = line[2:].partition(":")[0].replace("N", "3")
     assert await Talk().say(phrase) != Step(HELP)
+
+
+def test_words_are_counted_without_being_made() -> None:
+    text = " hello  world\n" * 200_000
+    tracemalloc.start()
+    count = count_words(text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == len(text.split()) == 400_000
+    assert peak < 1_000_000

@@ -30,8 +30,8 @@ from polyhost.runtime.models.errors import ABORTED, failure_of
 RESPONSE_LIMIT = 64 * 1024 * 1024
 """What one response may come to: characters of text, reasoning and arguments, and :data:`CHUNK_WEIGHT` per chunk."""
 
-CHUNK_WEIGHT = 64
-"""What a chunk counts beside its text: even an empty one is an event in the log."""
+CHUNK_WEIGHT = 48
+"""What a chunk counts beside its text: even an empty one is an event in the log. Allows over a million short ones."""
 
 _OTHER_CHUNKS = frozenset({ToolCallDelta, BlockStart, BlockEnd, UsageReport, Finish})
 
@@ -113,7 +113,8 @@ def _redacted(finish: Finish, redact: Redact) -> Finish:
 
 def _too_large(request: ModelRequest) -> ModelError:
     return ModelError(
-        f"the response of {request.provider}/{request.model} passed {RESPONSE_LIMIT} characters and was cut",
+        f"the response of {request.provider}/{request.model} grew beyond {RESPONSE_LIMIT} characters "
+        f"(with {CHUNK_WEIGHT} for each chunk) and was cut",
         code="RESPONSE_TOO_LARGE",
     )
 
