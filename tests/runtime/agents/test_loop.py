@@ -30,6 +30,7 @@ from polyhost.interfaces import (
     PromptContext,
     PromptSection,
     Reject,
+    SessionError,
     TextDelta,
     ToolCallDelta,
     ToolError,
@@ -722,6 +723,21 @@ async def test_a_request_that_cannot_be_made_durable_is_not_sent(bench: Bench) -
     assert len(bench.model.requests) == 1
     assert "request/context" in flushed[0]
     assert bench.reasons(agent)[1]["error"]["message"] == "disk full"
+
+
+@pytest.mark.case("CASE-13")
+async def test_a_turn_that_ends_with_an_error_of_the_host_keeps_its_code(bench: Bench) -> None:
+    async def flush(session: Any) -> None:
+        full = OSError(28, "No space left on device", "/logs/s")
+        raise SessionError(f"/logs/s cannot be written ({full.strerror})", code="SESSION_WRITE_FAILED") from full
+
+    bench.root.on(SESSION_FLUSH, flush)
+    agent = await bench.agent(text_script("one"))
+    ticket = bench.registry.prompt(agent, user_message("go"))
+    error = {"message": "/logs/s cannot be written (No space left on device)", "code": "SESSION_WRITE_FAILED"}
+    outcome = await ticket.outcome()
+    assert outcome.reason == {"kind": "error", "error": error}
+    assert bench.reasons(agent) == [outcome.reason]
 
 
 @pytest.mark.contract("LOOP-28")
