@@ -445,3 +445,16 @@ async def test_secrets_in_a_failure_are_masked_whoever_adapts() -> None:
         assert isinstance(last, Finish)
         assert last.reason["failure"] == {"message": "wrong key ***", "code": "AUTH"}
     await kernel.aclose()
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), BaseExceptionGroup("g", [SystemExit(2)])], ids=repr)
+async def test_an_adapter_that_tries_to_exit_has_failed(bench: Bench, error: BaseException) -> None:
+    class Leaving(ScriptedAdapter):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+            yield TextDelta(0, "x")
+            raise error
+
+    bench.mount("p", Leaving())
+    *_, last = await chunks(bench.routes.stream(request()))
+    assert isinstance(last, Finish)
+    assert last.reason["kind"] == "error"
