@@ -32,7 +32,7 @@ def environment(home: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("POLYHOST", "DEEPSEEK", "OPENAI", "PYTEST"))
+        if not name.startswith(("POLYHOST", "DEEPSEEK", "OPENAI", "PYTEST", "PYTHON"))
     }
     return {**kept, "POLYHOST_HOME": str(home), "NO_COLOR": "1"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,7 +101,7 @@ def test_an_unexpected_error_before_there_is_a_log_is_one_line(environment: dict
     )
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert "unexpected error: KeyError: 'missing'" in result.stderr
+    assert "unexpected error: KeyError: 'missing'. It happened in <string>, line 4." in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,7 @@ async def deaf():
     while True:
         try:
             await asyncio.sleep(600)
-        except asyncio.CancelledError:
+        except BaseException:
             pass
 
 @hookimpl
@@ -261,5 +260,4 @@ def polyhost_start(ctx, config):
         check=False,
     )
     assert (result.returncode, result.stdout) == (0, "hi\n")
-    assert f"end: {name}\n" in result.stderr
-    assert os.listdir(environment["POLYHOST_HOME"])
+    assert result.stderr.endswith(f"end: {name}\n")

@@ -145,6 +145,34 @@ def test_a_signal_that_comes_twice_at_once_is_one(start: Start, folder: Path) ->
     assert "turn ended" in process.communicate()[1]  # an orderly end tells what became of the turn
 
 
+def test_a_repeated_signal_does_not_disturb_the_end_of_the_command(start: Start) -> None:
+    code = """
+import asyncio, os, signal
+from polyhost.cli.running import CommandLoop
+
+async def work():
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        os.kill(os.getpid(), signal.SIGHUP)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        print("tidied")
+
+async def close():
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.sleep(0)
+    print("closed")
+
+try:
+    CommandLoop().run(work(), close)
+except asyncio.CancelledError:
+    print("cancelled")
+"""
+    assert start(code=code).communicate(timeout=30) == ("tidied\nclosed\ncancelled\n", "")
+
+
 def test_an_ignored_signal_stays_ignored(start: Start, folder: Path) -> None:
     code = """
 import signal, sys
