@@ -12,10 +12,11 @@ from polyhost.config.errors import printable
 
 
 def print_json(value: Any) -> None:
-    """Indented JSON on stdout."""
+    """Indented JSON on stdout; in ASCII where the stream takes no UTF-8, which would break it otherwise."""
     import json
 
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    click.echo(json.dumps(value, indent=2, ensure_ascii=plain))
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, styles: dict[str, str] | None = None) -> None:
