@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from polyhost.interfaces import SESSION_CREATED, SESSION_EVENT, SessionError, user_message
+from polyhost.interfaces import SESSION_CREATED, SESSION_DISPOSED, SESSION_EVENT, SessionError, user_message
 from polyhost.kernel.signals import AbortController, AbortedError
 from polyhost.runtime.agents.directory import Directory
 from polyhost.runtime.agents.requests import NoModelError
@@ -102,6 +102,92 @@ async def test_concurrent_opens_of_a_new_id_share_one_creation(stored: Bench, di
     first, second = await asyncio.gather(*[directory.open("new", cwd=CWD, model=MODEL) for _ in range(2)])
     assert first.agent is second.agent
     assert [first.resumed, second.resumed] == [False, True]
+
+
+@pytest.mark.case("CASE-14")
+@pytest.mark.parametrize("stay", [False, True])
+async def test_a_refusal_or_an_early_close_does_not_end_the_session_of_the_others(
+    stored: Bench, directory: Directory, stay: bool
+) -> None:
+    await conversation(stored, directory)
+
+    async def visit() -> None:
+        await (await directory.open("s")).close()
+
+    first = visit() if stay else directory.open("s", cwd="/elsewhere")
+    outcome, opened = await asyncio.gather(first, directory.open("s", cwd=CWD), return_exceptions=True)
+    assert stay or code(outcome) == "SESSION_CWD"
+    assert not isinstance(opened, BaseException)
+    assert stored.registry.get("s") is opened.agent
+    assert not opened.agent.closing  # type: ignore[attr-defined]
+    await opened.close()
+    assert stored.registry.list() == []
+
+
+async def test_an_opener_cancelled_when_its_session_has_just_come_leaves_nothing_open(
+    stored: Bench, directory: Directory
+) -> None:
+    gone = asyncio.Event()
+    stored.root.on(SESSION_DISPOSED, lambda session: gone.set())
+    opener = asyncio.create_task(directory.open("new", cwd=CWD, model=MODEL))
+    await asyncio.sleep(0)
+    directory._openings["new"].task.add_done_callback(lambda _: opener.cancel())
+    with pytest.raises(asyncio.CancelledError):
+        await opener
+    await asyncio.wait_for(gone.wait(), 5)
+    assert stored.registry.list() == []
+
+
+@pytest.mark.parametrize("first", ["no creation", "no directory", "fork"])
+async def test_who_joins_an_opening_does_not_fail_for_what_another_one_asked(
+    stored: Bench, directory: Directory, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    await conversation(stored, directory)
+    begun, begin = asyncio.Event(), directory._begin
+
+    def beginning(*args: Any) -> Any:
+        begun.set()
+        return begin(*args)
+
+    monkeypatch.setattr(directory, "_begin", beginning)
+    openings = {
+        "no creation": lambda: directory.open("new", create=False),
+        "no directory": lambda: directory.open("new"),
+        "fork": lambda: directory.fork("s", child_id="new", boundary=10**6),
+    }
+    failing = asyncio.create_task(openings[first]())
+    await begun.wait()
+    outcomes = await asyncio.gather(
+        failing, *[directory.open("new", cwd=CWD, model=MODEL) for _ in range(3)], return_exceptions=True
+    )
+    assert code(outcomes[0]) in ("SESSION_NOT_FOUND", "SESSION_HEADER", "INVALID_BOUNDARY")
+    assert {getattr(one, "agent", one) for one in outcomes[1:]} == {stored.registry.get("new")}
+
+
+async def test_an_agent_made_elsewhere_during_the_look_into_the_storage_is_busy(
+    stored: Bench, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, made = stored.storage, []
+    assert storage is not None
+    prepare = storage.prepare
+
+    async def slowly(*args: Any) -> Any:
+        try:
+            return await prepare(*args)
+        finally:
+            made.append(await stored.handle("child"))
+
+    monkeypatch.setattr(storage, "prepare", slowly)
+    with pytest.raises(SessionError) as caught:
+        await directory.open("child", cwd=CWD)
+    assert code(caught) == "SESSION_BUSY"
+    assert stored.registry.get("child") is made[0].agent
+
+
+async def test_an_empty_id_is_not_taken_for_none(stored: Bench, directory: Directory) -> None:
+    with pytest.raises(SessionError):
+        await directory.open("", cwd=CWD, model=MODEL)
+    assert stored.registry.list() == []
 
 
 async def test_an_open_during_the_end_waits_for_it_and_resumes(stored: Bench, directory: Directory) -> None:
@@ -258,7 +344,8 @@ async def test_without_storage_sessions_live_in_memory(bench: Bench) -> None:
 
 
 def code(error: Any) -> str:
-    return str(error.value.code)
+    """The code of an error, or of one that pytest caught."""
+    return str(getattr(error, "value", error).code)
 
 
 async def lines_of(directory: Directory, session_id: str) -> list[bytes]:

@@ -30,6 +30,9 @@ from polyhost.runtime.sessions.storage import JsonlStorage
 
 T = TypeVar("T")
 
+_FOR_ITS_FIRST = frozenset({"SESSION_NOT_FOUND", "SESSION_HEADER", "INVALID_BOUNDARY", "OPEN_TURN"})
+"""Failures of an opening that come from what its first opener asked for, and need not be those of another one."""
+
 
 class _Wishes(NamedTuple):
     """What an opener asks for; those of the first one count."""
@@ -54,13 +57,16 @@ class _Residency:
 
 
 class _Opening:
-    """A creation or resume under way, and how many wait for it."""
+    """A creation or resume under way, and how many wait for it; ``wishes`` is None for a fork."""
 
-    __slots__ = ("controller", "task", "waiting")
+    __slots__ = ("controller", "task", "waiting", "wishes")
 
-    def __init__(self, controller: AbortController, task: asyncio.Task[_Residency]) -> None:
+    def __init__(
+        self, controller: AbortController, task: asyncio.Task[_Residency], wishes: _Wishes | None = None
+    ) -> None:
         self.controller = controller
         self.task = task
+        self.wishes = wishes
         self.waiting = 0
 
 
@@ -178,7 +184,8 @@ class Directory:
     ) -> tuple[_Residency, bool]:
         """The residency of a session with a lease taken, and whether this call began it."""
         known = session_id is not None
-        session_id = session_id or str(uuid.uuid4())
+        if session_id is None:
+            session_id = str(uuid.uuid4())
         while True:
             residency, opening = self._residencies.get(session_id), self._openings.get(session_id)
             if residency is not None and not residency.handle.agent.closing:
@@ -187,49 +194,69 @@ class Directory:
             if residency is not None:
                 await _within(signal, residency.handle.dispose())
                 self._forget(session_id, residency)
-            elif opening is not None and opening.controller.signal.aborted:
+            elif opening is None:
+                self._refuse_foreign(session_id)
+                make = partial(self._resume_or_create, session_id, wishes, known)
+                return await self._join(self._begin(session_id, make, wishes), signal), True
+            elif opening.controller.signal.aborted:
                 await _within(signal, asyncio.wait([opening.task]))  # given up by others
             else:
-                break
-        began = opening is None
-        if opening is None:
-            if self._agents.get(session_id) is not None:
-                raise SessionError(
-                    f"session {session_id!r} is in use by another part of this process", code="SESSION_BUSY"
-                )
-            opening = self._begin(session_id, partial(self._resume_or_create, session_id, wishes, known))
-        return await self._join(opening, signal), began
+                try:
+                    return await self._join(opening, signal), False
+                except SessionError as error:
+                    if error.code not in _FOR_ITS_FIRST or opening.wishes == wishes:
+                        raise
 
-    def _begin(self, session_id: str, make: Callable[[AbortSignal], Awaitable[_Residency]]) -> _Opening:
+    def _refuse_foreign(self, session_id: str) -> None:
+        """Raise when an agent is live that was not opened here: a child of another one, for instance."""
+        if self._agents.get(session_id) is not None:
+            raise SessionError(f"session {session_id!r} is in use by another part of this process", code="SESSION_BUSY")
+
+    def _begin(
+        self, session_id: str, make: Callable[[AbortSignal], Awaitable[_Residency]], wishes: _Wishes | None = None
+    ) -> _Opening:
         controller = AbortController()
         task = asyncio.get_running_loop().create_task(
             self._make(session_id, make, controller.signal), name=f"opening session {session_id}"
         )
-        opening = self._openings[session_id] = _Opening(controller, task)
+        opening = self._openings[session_id] = _Opening(controller, task, wishes)
         return opening
 
     async def _join(self, opening: _Opening, signal: AbortSignal | None) -> _Residency:
+        """Wait for the residency; whoever still waits when it comes to be has a lease of it."""
         opening.waiting += 1
         try:
-            residency = await _within(signal, asyncio.shield(opening.task))
-            residency.leases += 1
-            return residency
-        finally:
-            opening.waiting -= 1
-            if not opening.waiting and not opening.task.done():
-                opening.controller.abort("everybody who wanted the session has left")
-                opening.task.add_done_callback(self._drop_unused)
+            return await _within(signal, asyncio.shield(opening.task))
+        except BaseException:
+            self._leave(opening)
+            raise
+
+    def _leave(self, opening: _Opening) -> None:
+        """One who waited does so no more. The last one ends the opening, or what has come of it."""
+        opening.waiting -= 1
+        task = opening.task
+        if task.done():
+            if not task.cancelled() and task.exception() is None:
+                task.result().leases -= 1
+                self._drop_unused(task)
+        elif not opening.waiting:
+            opening.controller.abort("everybody who wanted the session has left")
+            task.add_done_callback(self._drop_unused)
 
     def _drop_unused(self, task: asyncio.Task[_Residency]) -> None:
-        """Nobody waited until the session was open: end it, if it came to be."""
+        """End the session when nobody waited until it was open."""
         if not task.cancelled() and task.exception() is None and not task.result().leases:
-            task.result().handle.dispose()
+            residency = task.result()
+            ending = asyncio.ensure_future(residency.handle.dispose())
+            ending.add_done_callback(lambda _: self._forget(residency.handle.agent.id, residency))
 
     async def _make(
         self, session_id: str, make: Callable[[AbortSignal], Awaitable[_Residency]], signal: AbortSignal
     ) -> _Residency:
         try:
             residency = await make(signal)
+            # Leases are given now: the first to wake up may close, which must not end the session for the others.
+            residency.leases = self._openings[session_id].waiting
             self._residencies[session_id] = residency
             return residency
         finally:
@@ -247,6 +274,7 @@ class Directory:
             raise _not_found(session_id)
         if wishes.cwd is None:
             raise SessionError("a new session needs a working directory (cwd)", code="SESSION_HEADER")
+        self._refuse_foreign(session_id)  # the look into the storage took its time
         handle = await self._loop.create(spec, session_id, signal=signal, cwd=wishes.cwd)
         return _Residency(handle, created=True)
 
