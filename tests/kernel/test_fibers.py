@@ -806,7 +806,14 @@ class TestTeardown:
         restart = asyncio.ensure_future(fiber.restart())
         await asyncio.sleep(0)
         assert (gate.runs, fiber.state) == (1, LOADING)
+        assert not fiber.owner.stopping.aborted, "the start is given the time that it takes"
+        gate.clean.clear()
         gate.open.set()
+        await gate.cleaning.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (gate.runs, gate.cleanups) == (1, 0)
+        gate.clean.set()
         await restart
         assert (gate.runs, gate.cleanups, fiber.state) == (2, 1, ACTIVE)
 

@@ -68,6 +68,7 @@ async def main():
     async with ProcessSupervisor() as supervisor:
         await trees(supervisor)
         await stop.wait()
+    assert not supervisor.live
 asyncio.run(main())
 """,
         send=number,

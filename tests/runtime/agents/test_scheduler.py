@@ -152,6 +152,7 @@ async def test_the_pool_rolls_on_while_an_early_call_is_slow(bench: Bench) -> No
     await bodies.until("+c")
     bodies.release("a", "c")
     await agent.when_idle()
+    assert bodies.most == 2
 
 
 @pytest.mark.contract("SCH-05")

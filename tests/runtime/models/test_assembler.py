@@ -86,15 +86,18 @@ def test_the_last_finish_and_usage_win_and_none_means_stop() -> None:
 
 
 position = st.integers(0, 3)
-json_object = st.dictionaries(
-    st.sampled_from(["type", "text", "id", "name", "arguments"]), st.text() | st.none() | st.integers()
+field = st.text() | st.none() | st.integers()
+json_object = st.dictionaries(st.sampled_from(["type", "text", "id", "name", "arguments"]), field)
+block = st.fixed_dictionaries(
+    {"type": st.sampled_from([*BLOCK_TYPES, "unheard-of"])},
+    optional={"text": field, "id": field, "name": field, "arguments": field},
 )
 chunks = st.one_of(
     st.builds(TextDelta, position, st.text()),
     st.builds(ReasoningDelta, position, st.text()),
     st.builds(ToolCallDelta, position, st.text(), st.text(), st.none() | st.text()),
     st.builds(BlockStart, position, st.sampled_from([*BLOCK_TYPES, "unheard-of"])),
-    st.builds(BlockEnd, position, json_object),
+    st.builds(BlockEnd, position, block | json_object),
     st.builds(UsageReport, json_object),
     st.builds(Finish, st.builds(dict, kind=st.sampled_from(["stop", "tool-calls", "max-tokens", "error"])), st.none()),
 )
