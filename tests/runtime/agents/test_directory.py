@@ -10,6 +10,7 @@ import pytest
 from polyhost.interfaces import SESSION_CREATED, SESSION_DISPOSED, SESSION_EVENT, SessionError, user_message
 from polyhost.kernel.signals import AbortController, AbortedError
 from polyhost.runtime.agents.directory import Directory
+from polyhost.runtime.agents.loop import AgentSpec
 from polyhost.runtime.agents.requests import NoModelError
 from polyhost.runtime.sessions.storage import JsonlStorage
 from polyhost.testing.scripted import HANG, text_script
@@ -245,6 +246,36 @@ async def test_a_session_in_another_process_is_locked(stored: Bench, directory: 
     prepared.release()
     await other.close()
     assert (await directory.open("s")).resumed
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [({"origin": "subagent", "parent_session": "p", "cwd": CWD}, "SESSION_BUSY"), ({}, "SESSION_CWD")],
+)
+async def test_what_is_no_conversation_of_its_own_can_be_read_but_not_opened(
+    facts: dict[str, Any], code: str, stored: Bench, directory: Directory
+) -> None:
+    handle = await stored.loop.create(AgentSpec(model=MODEL), "child", **facts)
+    handle.agent.session.append("session/title", {"title": "x", "messageSeqs": [], "source": {"kind": "user"}})
+    await handle.dispose()
+    for _ in range(2):
+        with pytest.raises(SessionError) as caught:
+            await directory.open("child", cwd=CWD)
+        assert caught.value.code == code
+    assert stored.registry.list() == []
+    assert len((await directory.read("child"))[1]) == 1
+
+
+async def test_a_fork_of_a_subagent_is_a_conversation_of_its_own(stored: Bench, directory: Directory) -> None:
+    handle = await stored.loop.create(AgentSpec(model=MODEL), "child", origin="subagent", cwd=CWD)
+    stored.script(text_script("one"))
+    await stored.ask(handle.agent)
+    await handle.dispose()
+    fork = await directory.fork("child", child_id="fork")
+    await fork.close()
+    again = await directory.open("fork")
+    assert again.agent.session.header.parent_session == "child"
+    await again.close()
 
 
 async def test_an_agent_that_was_not_opened_here_is_busy(stored: Bench, directory: Directory) -> None:

@@ -19,6 +19,7 @@ from polyhost.interfaces import (
     OpenedSession,
     PermissionMode,
     SessionError,
+    SessionHeader,
     StoredSession,
 )
 from polyhost.kernel.signals import AbortController, AbortSignal
@@ -290,7 +291,10 @@ class Directory:
 
     def _spec(self, wishes: _Wishes) -> AgentSpec:
         return AgentSpec(
-            model=wishes.model, max_tokens=wishes.max_tokens, entered=lambda agent: self._adopt(agent, wishes)
+            model=wishes.model,
+            max_tokens=wishes.max_tokens,
+            admit=_admit,
+            entered=lambda agent: self._adopt(agent, wishes),
         )
 
     def _adopt(self, agent: LiveAgent, wishes: _Wishes) -> None:
@@ -343,6 +347,20 @@ def _checked_mode(mode: str | None) -> PermissionMode | None:
 
 def _exists(session_id: str) -> SessionError:
     return SessionError(f"there is a session {session_id!r} already", code="SESSION_ALREADY_EXISTS")
+
+
+def _admit(header: SessionHeader) -> None:
+    """Refuse a stored session that nobody may open as a conversation of their own; all can be read."""
+    if header.origin == "subagent":
+        raise SessionError(
+            f"session {header.id!r} is a subagent of {header.parent_session!r} and is reached through that session",
+            code="SESSION_BUSY",
+        )
+    if header.cwd is None:
+        raise SessionError(
+            f"session {header.id!r} was stored without a working directory, so it can be read but not continued",
+            code="SESSION_CWD",
+        )
 
 
 def _not_found(session_id: str) -> SessionError:

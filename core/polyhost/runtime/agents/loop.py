@@ -47,10 +47,11 @@ class AgentSpec:
     :param max_tokens: output cap of each request.
     :param owner: the agent that creates it: the new one lives in its scope and dies with it.
     :param setup: prepares the unpublished agent; may be asynchronous.
+    :param admit: judges the header of a stored session before it is resumed; raises to refuse.
     :param entered: called when the session has just been announced; what it appends is heard by everybody.
     """
 
-    __slots__ = ("entered", "max_tokens", "model", "owner", "setup")
+    __slots__ = ("admit", "entered", "max_tokens", "model", "owner", "setup")
 
     def __init__(
         self,
@@ -59,8 +60,10 @@ class AgentSpec:
         max_tokens: int | None = None,
         owner: LiveAgent | None = None,
         setup: Setup | None = None,
+        admit: Callable[[SessionHeader], object] | None = None,
         entered: Callable[[LiveAgent], object] | None = None,
     ) -> None:
+        self.admit = admit
         self.model = model
         self.max_tokens = max_tokens
         self.owner = owner
@@ -181,6 +184,8 @@ class AgentLoop:
         finally:
             unlink()
         try:
+            if spec.admit is not None:
+                spec.admit(prepared.header)
             session = self._sessions.restore(prepared.header, prepared.lines)
             return await self._make(session, spec, "resume", signal)
         finally:
