@@ -191,6 +191,8 @@ class Conversation:
         with command.interrupts(lambda: interrupt.abort({"kind": "user"})):
             result = await commands.execute(agent, line, signal=interrupt.signal)
         if result is None:
+            if not line.startswith("/help"):
+                self._screen.line(f"there is no command {line.split()[0]}", "yellow")
             self._screen.line(HELP.format(commands=_usage(commands.list(agent))))
         elif result.kind == "error":
             self._screen.line(result.text or "", "red")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -63,6 +64,8 @@ def run(
     """
     if session_id is not None and latest:
         raise click.UsageError("--session and --continue exclude each other")
+    if timeout is not None and not math.isfinite(timeout):
+        raise click.UsageError("--timeout needs a number of seconds")
     if session_id == "":
         raise click.UsageError("--session needs an id; `hostctl sessions list` shows them")
     if demo:

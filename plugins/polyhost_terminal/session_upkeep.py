@@ -47,6 +47,8 @@ def _age(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @click.pass_obj
 def export_session(state: HostState, session_id: str, form: str, output: Path | None) -> int:
     """The log of a session as it is stored, or its conversation."""
+    if output is not None and state.home.sessions.resolve() in output.resolve().parents:
+        raise click.UsageError(f"{output} is among the stored sessions; choose a place outside {state.home.sessions}")
 
     async def main(command: CommandContext) -> int:
         stored = command.context.require(STORED_SESSIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -72,6 +73,9 @@ def _home(state: HostState) -> Iterator[Finding]:
         state.home.create()
     except (ConfigError, OSError) as error:
         yield Finding("home", "error", str(error), "choose another with --home DIR or POLYHOST_HOME")
+        return
+    if not os.access(state.home.root, os.W_OK):
+        yield Finding("home", "error", f"{state.home.root} cannot be written", "use another: --home DIR")
         return
     usage = shutil.disk_usage(state.home.root)
     free = usage.free / 2**30

@@ -125,9 +125,17 @@ async def test_what_cannot_be_placed_asks(workspace: Path) -> None:
 @pytest.mark.parametrize(("decide", "kind"), [("allow", Allow), ("ask", Ask), ("deny", Deny)])
 async def test_the_first_matching_rule_outranks_the_mode(decide: Any, kind: type) -> None:
     rules = [Rule("ba*", decide), Rule("*", "deny")]
-    for mode in ("read-only", "ask", "full"):
+    for mode in ("read-only", "ask", "workspace"):
         assert isinstance(await decision("bash", mode, rules=rules), kind)
         assert isinstance(await decision("read", mode, rules=rules), Deny)
+
+
+async def test_where_nobody_is_asked_a_rule_that_asks_refuses_and_says_why() -> None:
+    rules = [Rule("bash", "ask"), Rule("read", "allow")]
+    refused = await decision("bash", "full", rules=rules)
+    assert isinstance(refused, Deny)
+    assert "mode full" in refused.reason
+    assert isinstance(await decision("read", "full", rules=rules), Allow)
 
 
 async def test_the_stricter_of_two_policies_wins() -> None:

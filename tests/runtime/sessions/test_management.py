@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ import zstandard
 from polyhost.interfaces import SessionError, TitleError, text_of
 from polyhost.runtime.sessions import JsonlStorage, LiveSession, LiveSessions
 from polyhost.runtime.sessions.importing import import_log
+from polyhost.runtime.sessions.lock import acquire
 from polyhost.runtime.sessions.management import SessionManagement
 
 Open = Callable[..., JsonlStorage]
@@ -451,4 +453,21 @@ def test_a_locked_place_takes_no_import(reference: Any, root: Path) -> None:
     with pytest.raises(SessionError) as caught:
         import_log(path, root, EventCatalogue())
     assert code_of(caught) == "SESSION_LOCKED"
+    lock.release()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_does_not_keep_a_session_from_being_locked(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting is what frees space, and it needs the lock."""
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = acquire(tmp_path, "s")
+    with pytest.raises(SessionError) as caught:
+        acquire(tmp_path, "s")
+    assert caught.value.code in ("SESSION_LOCKED", "SESSION_BUSY")
     lock.release()

@@ -14,6 +14,7 @@ from polyhost.interfaces.messages import USER_SOURCE, new_id
 from polyhost.interfaces.sessions import SessionError
 from polyhost.kernel.mounts import KindHandler, MountTable, MountToken
 from polyhost.kernel.signals import AbortedError, AbortSignal, any_signal
+from polyhost.runtime.containment import ends_task
 from polyhost.runtime.models.errors import error_chain
 
 CANCELLED = "the command was cancelled"
@@ -89,7 +90,9 @@ async def _run(
         text = await token.call(token.value.run, agent, arguments, signal=either)
     except AbortedError:
         return "error", CANCELLED
-    except Exception as error:
+    except BaseException as error:
+        if ends_task(error):
+            raise
         return "error", error_chain(error)[:_TEXT_CHARS]
     finally:
         unlink()

@@ -61,7 +61,7 @@ class Permissions:
             return Allow()  # there is nothing to run; the pipeline says so
         for rule in self._rules:
             if fnmatchcase(tool.name, rule.tool):
-                return _by_rule(rule, tool)
+                return _by_rule(rule, tool, self._mode(call.agent))
         if tool.access in ("none", "read"):
             return Allow()
         mode = self._mode(call.agent)
@@ -78,7 +78,12 @@ class Permissions:
         return Ask("runs outside any confinement")
 
 
-def _by_rule(rule: Rule, tool: Tool) -> Decision:
+def _by_rule(rule: Rule, tool: Tool, mode: PermissionMode) -> Decision:
+    if rule.decision == "ask" and mode == "full":
+        return Deny(
+            f'a rule for "{rule.tool}" asks before "{tool.name}" runs, but in mode full nobody is asked; '
+            "choose another mode, or change the rule"
+        )
     if rule.decision == "deny":
         return Deny(f'tool "{tool.name}" is denied by a rule for "{rule.tool}"')
     return Allow() if rule.decision == "allow" else Ask(f'a rule for "{rule.tool}" asks for approval')

@@ -90,8 +90,13 @@ def _lock(fd: int, session_id: str) -> None:
             code="SESSION_LOCKED",
         ) from None
     content = dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": time.time_ns() // 1_000_000})
-    os.pwrite(fd, content, 0)
-    os.ftruncate(fd, len(content))
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, content, 0)
+    except OSError as error:
+        # The lock holds without a name in it, and what frees space, such as deleting the session, needs it.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _parse(content: bytes) -> Holder | None:

@@ -34,7 +34,8 @@ def remove(log: Path, session_id: str, unchanged_since: int | None = None) -> No
             lock.release()
     except OSError as error:
         raise SessionError(
-            f"{error.filename or place} cannot be removed ({error.strerror}). Check who owns that place",
+            f"{error.filename or place} cannot be removed ({error.strerror}). Check the permissions of that place, "
+            "and that its disk can be written",
             code="SESSION_WRITE_FAILED",
         ) from error
 
