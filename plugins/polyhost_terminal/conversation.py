@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +15,16 @@ from polyhost.interfaces import (
     CREDENTIALS,
     HOST,
     INTERACTIONS,
+    SESSION_ATTACHMENTS,
     SESSION_DIRECTORY,
     SESSION_HEALTH,
     SESSIONS,
     STORED_SESSIONS,
     SURFACE,
     Agent,
+    AttachedFile,
     Command,
+    JsonObject,
     OpenedSession,
     PermissionMode,
     PromptTicket,
@@ -28,6 +32,7 @@ from polyhost.interfaces import (
     SessionError,
     Surface,
     TurnOutcome,
+    text_block,
     user_message,
 )
 from polyhost.kernel.errors import PolyhostError
@@ -61,6 +66,7 @@ class RunOptions(NamedTuple):
     max_steps: int | None = None
     timeout: float | None = None
     token_budget: int | None = None
+    attached: tuple[Path, ...] = ()
     as_json: bool = False
 
 
@@ -150,13 +156,21 @@ class Conversation:
 
     async def _answer(self, command: CommandContext, agent: Agent, prompt: str) -> TurnOutcome:
         """Send one prompt and wait for the turn that took it. Ctrl-C cancels that turn, twice ends the run."""
-        self._ticket = command.context.require(AGENTS).prompt(agent, user_message(prompt))
+        content = [text_block(prompt), *await self._attachments(command, agent)]
+        self._ticket = command.context.require(AGENTS).prompt(agent, user_message(content))
         with command.interrupts(lambda: agent.cancel({"kind": "user"})):
             outcome = await self._ticket.outcome()
         self._ticket = None
         await command.context.require(SESSIONS).flush(agent.session)  # what is shown as done is on the disk
         self._renderer.finish(agent.session, outcome)
         return outcome
+
+    async def _attachments(self, command: CommandContext, agent: Agent) -> list[JsonObject]:
+        """The blocks of the files that go with the prompt, kept beside the session."""
+        if not self._options.attached:
+            return []
+        files = [AttachedFile(await asyncio.to_thread(path.read_bytes), path.name) for path in self._options.attached]
+        return await command.context.require(SESSION_ATTACHMENTS).save(agent.session, files)
 
     async def _talk(self, command: CommandContext, agent: Agent) -> int:
         screen = self._screen

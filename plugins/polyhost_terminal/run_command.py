@@ -18,6 +18,7 @@ from polyhost.interfaces import (
     HOST,
     INTERACTIONS,
     PERMISSION_MODES,
+    SESSION_ATTACHMENTS,
     SESSION_DIRECTORY,
     SESSIONS,
     STORED_SESSIONS,
@@ -40,6 +41,13 @@ DEMO_STORY = "fix the failing test"
 @click.option("--max-steps", type=click.IntRange(min=1), help="End a turn after this many model requests.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Cancel a turn after this many seconds.")
 @click.option("--token-budget", type=click.IntRange(min=1), help="End a turn after so many input and output tokens.")
+@click.option(
+    "--attach",
+    "attached",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Send this image or text file along with PROMPT.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the session's events as JSON lines.")
 @click.option("--demo", is_flag=True, help="Work offline, with the demo model, in a copy of a sample repository.")
 @click.pass_obj
@@ -55,6 +63,7 @@ def run(
     max_steps: int | None,
     timeout: float | None,
     token_budget: int | None,
+    attached: tuple[Path, ...],
     as_json: bool,
     demo: bool,
 ) -> int:
@@ -87,12 +96,16 @@ def run(
         max_steps=max_steps,
         timeout=timeout,
         token_budget=token_budget,
+        attached=attached,
         as_json=as_json,
     )
     if options.prompt is None and as_json:
         raise click.UsageError("--json needs a PROMPT")
+    if options.prompt is None and attached:
+        raise click.UsageError("--attach needs a PROMPT")
     conversation = Conversation(options)
-    requires = (SESSION_DIRECTORY, SESSIONS, STORED_SESSIONS, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
+    sessions = (SESSION_DIRECTORY, SESSIONS, STORED_SESSIONS, SESSION_ATTACHMENTS)
+    requires = (*sessions, AGENTS, COMMANDS, INTERACTIONS, HOST, CREDENTIALS)
     return on_host(state, "run", conversation.run, requires=requires)
 
 

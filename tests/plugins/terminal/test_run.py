@@ -484,3 +484,17 @@ def test_a_full_disk_is_a_failure(run: Run, tmp_path: Path) -> None:
     )
     assert result.returncode == 1
     assert "cannot be written" in result.stderr
+
+
+def test_files_go_along_with_the_prompt(run: Run, folder: Path) -> None:
+    (folder / "note.txt").write_text("the note")
+    sent = events(run.demo("say got it", "--json", "--attach", "note.txt"))
+    prompts = [line["data"] for line in sent if line["type"] == "user/message"]
+    (message,) = [message for message in prompts if message["source"] == {"kind": "user"}]
+    assert message["content"][0] == {"type": "text", "text": "say got it"}
+    assert "the note" in message["content"][1]["text"]
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    refused = run.demo("say x", "--attach", "picture.png")
+    assert refused.returncode == 1
+    assert "picture.png" in refused.stderr
+    assert run.demo("say x", "--attach", "missing.png").returncode == 2
