@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,11 @@ def test_a_session_is_found_in_any_project_and_must_be_unique(tmp_path: Path) ->
         find(tmp_path, "s")
     assert caught.value.code == "SESSION_CORRUPT"
     assert str(second) in caught.value.message
+
+
+def test_what_is_no_file_is_no_log(tmp_path: Path) -> None:
+    place = tmp_path / "--p--" / "s"
+    place.mkdir(parents=True)
+    os.mkfifo(place / "session.jsonl")
+    (place / "session.jsonl.zstd").mkdir()
+    assert find(tmp_path, "s") is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -85,6 +86,8 @@ def find(root: Path, session_id: str) -> tuple[Path, Encoding] | None:
                 status = path.stat()
             except OSError:
                 continue
+            if not stat.S_ISREG(status.st_mode):
+                continue  # nothing that a host wrote, and opening a pipe would wait for its writer
             found.setdefault((status.st_dev, status.st_ino), (path, encoding))
     if len(found) > 1:
         paths = " and ".join(sorted(str(path) for path, _ in found.values()))
