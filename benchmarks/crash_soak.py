@@ -34,7 +34,7 @@ from polyhost.wire import json
 
 PROMPTS = ("count 400", "write note{n}.txt hello", "run echo {n}; exit 3", "say {n}")
 TURNS_PER_SESSION = 10
-MEAN_LIFE = 0.04  # seconds from the first receipt to the kill
+MEAN_LIFE = 0.012  # seconds from the first receipt to the kill
 
 
 async def work(home: Path, session_id: str, first: int) -> None:
