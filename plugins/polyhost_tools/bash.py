@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from polyhost.interfaces import JsonObject, Tool, ToolCall, ToolOutput, text_block
@@ -81,11 +81,13 @@ class Shells:
     """Runs commands and knows what is still alive of them.
 
     :param home: the host's state directory, told to commands as ``POLYHOST_HOME``.
+    :param redact: masks what the host knows to be secret; variables that hold such a thing are kept from commands.
     """
 
-    def __init__(self, processes: ProcessSupervisor, home: str) -> None:
+    def __init__(self, processes: ProcessSupervisor, home: str, redact: Callable[[str], str] = str) -> None:
         self._processes = processes
         self._home = home
+        self._redact = redact
         self._running: dict[str | None, set[ProcessHandle]] = {}
 
     async def run(self, call: ToolCall, command: str, workdir: str, timeout_ms: float) -> JsonObject:
@@ -101,7 +103,7 @@ class Shells:
             stdout=Collect(TAIL_BYTES, SPILL_BYTES),
             stderr=Collect(TAIL_BYTES, SPILL_BYTES),
             grace=KILL_GRACE,
-            env=environment(self._home, call.session_id),
+            env=environment(self._home, call.session_id, redact=self._redact),
             signal=call.signal,
         )
         try:
@@ -192,10 +194,14 @@ def _checked_workdir(arguments: JsonObject, call: ToolCall) -> str:
     return shown_path(arguments.get("workdir", "."), call.cwd, "workdir")
 
 
-def environment(home: str, session_id: str | None, ambient: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """The entries laid over the scrubbed environment: plain output, and the managed variables, only those."""
+def environment(
+    home: str, session_id: str | None, ambient: Mapping[str, str] = os.environ, redact: Callable[[str], str] = str
+) -> dict[str, str | None]:
+    """The entries laid over the scrubbed environment: plain output, managed variables, and known secrets taken out."""
     managed: dict[str, str | None] = {
-        name: None for name in ambient if name.upper().startswith(_MANAGED_PREFIX) and name != _TREE_VARIABLE
+        name: None
+        for name, value in ambient.items()
+        if (name.upper().startswith(_MANAGED_PREFIX) and name != _TREE_VARIABLE) or redact(value) != value
     }
     managed |= _PLAIN_OUTPUT
     managed |= {"POLYHOST_HOME": home, "POLYHOST_SHELL": "1"}

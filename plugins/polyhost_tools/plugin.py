@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from polyhost import Context, PluginInfo, hookimpl
-from polyhost.interfaces import AGENT_DISPOSED, HOST, INTERACTIONS, PROCESSES, SPILL, TOOL, TOOLS, Agent, Tool
+from polyhost.interfaces import AGENT_DISPOSED, HOST, INTERACTIONS, PROCESSES, REDACTOR, SPILL, TOOL, TOOLS, Agent, Tool
 from polyhost.interfaces.tools import SPILL_FOLDER
 from polyhost.kernel.errors import MountConflictError
 
@@ -22,7 +22,7 @@ def polyhost_plugin() -> PluginInfo:
     return PluginInfo(
         name="tools",
         summary="Tools for coding: read, write, edit, glob, grep, bash, ask_user_question, todo_write",
-        requires=(HOST, TOOLS, INTERACTIONS, PROCESSES, SPILL),
+        requires=(HOST, TOOLS, INTERACTIONS, PROCESSES, REDACTOR, SPILL),
         config="polyhost_tools.config:ToolsConfig",
     )
 
@@ -47,7 +47,7 @@ async def polyhost_start(ctx: Context, config: ToolsConfig) -> AsyncIterator[Non
     observations = Observations()
     changes = FileChanges(observations, fence, require_read=config.require_read)
     search = Search(ctx.require(PROCESSES), fence)
-    shells = Shells(ctx.require(PROCESSES), str(home))
+    shells = Shells(ctx.require(PROCESSES), str(home), ctx.require(REDACTOR).redact)
     tools: tuple[Tool, ...] = (
         read_tool(observations, fence),
         write_tool(changes),

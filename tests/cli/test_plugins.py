@@ -174,3 +174,15 @@ def test_an_unknown_plugin_is_a_usage_error_with_a_hint(hostctl: Any) -> None:
     result = hostctl("plugins", "show", "toolz")
     assert result.returncode == 2
     assert "did you mean 'tools'" in result.stderr
+
+
+def test_commands_do_not_inherit_secrets_that_the_configuration_names(hostctl: Any, plugin: Make, home: Path) -> None:
+    """The variable's own name says nothing; that a plugin's key refers to it makes its value a secret."""
+    site = plugin("good", GOOD, config=CONFIG)
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text('[plugins.good]\ncolour = { env = "ACME_LOGIN" }\n')
+    environment = {"ACME_LOGIN": "hunter22", "ACME_URL": "http://hunter22@host/", "ACME_PLAIN": "seen"}
+    result = hostctl("run", "--demo", "--json", "run env", plugins=site, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert "ACME_PLAIN=seen" in result.stdout
+    assert "hunter22" not in result.stdout

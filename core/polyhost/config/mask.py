@@ -101,15 +101,6 @@ class Redactor:
             record.stack_info = self.redact(record.stack_info)
         return True
 
-    def child_environment(self, environ: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
-        """``environ`` for a child: without secretly named variables and registered values, except those in ``keep``."""
-        kept = frozenset(keep)
-        return {
-            name: value
-            for name, value in environ.items()
-            if name in kept or not (is_secret_name(name) or self.redact(value) != value)
-        }
-
 
 def masked(value: Any, redactor: Redactor | None = None) -> Any:
     """A copy of ``value`` (tables, arrays, scalars, pydantic models) that may be shown.

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from polyhost.config.mask import Redactor
 from polyhost.interfaces import (
     AGENT_DISPOSED,
     AGENTS,
     HOST,
     PROCESSES,
+    REDACTOR,
     TOOLS,
     HostInfo,
     SessionHeader,
@@ -65,6 +67,7 @@ class Workbench:
         context = self.kernel.root
         context.provide(HOST, HostInfo("0", self.home, self.root, None, mode))
         context.provide(PROCESSES, self.processes)
+        context.provide(REDACTOR, Redactor())
         context.provide(AGENTS, SimpleNamespace(get=self.agents.get))  # type: ignore[arg-type]
         for plugin, settings in (
             (runtime_plugin, ToolRuntimeConfig(max_inline_bytes=inline, repeat_reminder=[])),
